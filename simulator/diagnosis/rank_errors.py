@@ -138,7 +138,7 @@ KnownErrorFacts = FailedBarrier | MissingKeys | ClosedConnection | NeedsGpu
 def error_kind(error: str) -> str:
     """Return the part of an error's text that is equal on all ranks. `error` is the type and message in one line."""
     if _NO_MEMBER in error:
-        return error.partition(_NO_MEMBER)[0]  # the group's text differs between its members
+        return error.partition(_NO_MEMBER)[0]  # groups of other ranks have other names
     return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT, _REACHED_BARRIER) if words in error), error)
 
 

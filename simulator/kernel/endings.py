@@ -79,8 +79,9 @@ def stop_without_enabled_task(
         return False
     for issued, failure in alone:
         assert isinstance(failure.reason, ClosedConnection)
+        call = issued.call
         text = (
-            f"{NOT_EXPLORED}rank {issued.call.rank} waits for rank {failure.reason.rank}, "
+            f"{NOT_EXPLORED}rank {call.rank} waits for rank {failure.reason.rank} ({call.operation} at {call.site}), "
             "whose program has ended: on gloo the wait raises an error, which was caught here"
         )
         run.record_event(EventKind.NOTE, text=text)

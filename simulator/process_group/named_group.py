@@ -208,6 +208,9 @@ class NamedGroup(ProcessGroup):
 
     abort = shutdown
 
+    def __str__(self) -> str:
+        return f'<ProcessGroup "{self._issuer.label}">'  # equal on all members, as errors of torch quote it
+
     def __repr__(self) -> str:
         return f'SimulatedGroup("{self._issuer.label}", rank {self._group_rank} of {len(self._members)})'
 

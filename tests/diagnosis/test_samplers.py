@@ -67,6 +67,7 @@ def test_each_pass_is_compared_with_those_of_its_line():
     assert simulate(validate_first, 3).findings == ()
     (finding,) = simulate(lambda rank: validate_first(rank, same=False), 3).findings
     assert "length of the data set 6 on rank 0 against 7 on rank 1" in finding.summary
+    assert "a sample may be read twice or by no rank" in finding.body
     assert simulate(lambda rank: list(Own(range(12), seed=rank)), 3).findings == ()
     (finding,) = simulate(lambda rank: [list(DistributedSampler(range(12), seed=rank)) for _ in range(2)], 3).findings
     assert (finding.code, finding.sites[0].file) == ("hazard.sampler", "test_samplers.py")

@@ -382,3 +382,14 @@ def test_gloo_made_directly_on_one_rank_alone_is_a_deadlock():
             dist.ProcessGroupGloo(dist.TCPStore("127.0.0.1", 29655, 2, is_master=True), 0, 2)
 
     assert simulate(program, 2).findings[0].code.value.startswith("deadlock")
+
+
+def test_all_members_print_a_group_alike():
+    def program(rank):
+        mine, _ = dist.new_subgroups(group_size=2)
+        return str(mine), str(dist.group.WORLD)
+
+    first, second, *others = returned(program, 4)
+    assert first == second != others[0] == others[1]
+    assert re.fullmatch(r'<ProcessGroup "\w+">', first[0])
+    assert first[1] == '<ProcessGroup "default">'

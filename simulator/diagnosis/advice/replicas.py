@@ -256,7 +256,7 @@ class WrongNumberCauses:
     )
     SAMPLERS_DIFFER = make_advice(OneFact)(
         "each sampler computes its rank's part by itself, and the parts fit together only if the {fact} is the same: "
-        "some samples are read twice, and others are never read",
+        "as it is, a sample may be read twice or by no rank",
         "create the sampler with the same {fact} on every rank",
     )
     SAMPLERS_OF_ONE_RANK = make_advice(NoFacts)(
