@@ -60,9 +60,9 @@ class RankReports:
         if request.kind is NoticedKind.REPLICA:
             self._run.judge(request.detail)
         elif request.kind is NoticedKind.FILE:
-            file, is_written = request.detail
+            file, is_written, line = request.detail
             users = self._run.writers if is_written else self._run.readers
-            users.setdefault((file, me.rank.calls_made), set()).add(me.rank.rank)
+            users.setdefault((file, me.rank.calls_made, line), set()).add(me.rank.rank)
         else:
             self._run.noticed.append(request)
 

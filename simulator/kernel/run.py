@@ -102,10 +102,11 @@ class RunState:
         """Ranks and groups whose calls torch compares (TORCH_DISTRIBUTED_DEBUG=DETAIL): a mismatch is an exception."""
         self.noticed: list[Noticed] = []
         """Observations that checks made in the ranks, except the states of model replicas."""
-        self.writers: dict[tuple[str, int], set[int]] = {}
-        """By file, and how many calls they had made by then, the ranks that wrote it anew or removed it."""
-        self.readers: dict[tuple[str, int], set[int]] = {}
-        """The ranks that read a file that was written in the run, as above."""
+        self.writers: dict[tuple[str, int, str], set[int]] = {}
+        """By file, and how many calls they had made by then, the ranks that wrote it anew or removed it; of a folder,
+        the ranks that made it, also by the line at which they looked for it."""
+        self.readers: dict[tuple[str, int, str], set[int]] = {}
+        """The ranks that read a file that was written in the run, or looked for a folder, as above."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
         """The latest training step of the calls so far, by process group and the DDP wrapper's number in that group."""
         self.judge: Callable[[Any], None] = lambda what: None

@@ -24,7 +24,7 @@ from ddpsim.simulator.kernel.requests import ReadClock, Sleep, WriteNote
 from ddpsim.simulator.process_group.backend import SimulatedBackend
 from ddpsim.simulator.process_group.user_stores import replace_store_classes
 from ddpsim.simulator.rank_processes import rank_files
-from ddpsim.simulator.rank_processes.external_effects import wait_before_external_effects
+from ddpsim.simulator.rank_processes.external_effects import is_folder, wait_before_external_effects
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons, reject_groups_in_forks
 from ddpsim.simulator.rank_processes.messages import OsExitReport, RankEnded, pickle_value, unpickle_value
 from ddpsim.simulator.rank_processes.own_process import flush_streams, make_own_process, shut_down_process_executors
@@ -235,10 +235,10 @@ class _RankProcess:
         finally:
             replaced.restore_attributes()
 
-    def _await_turn(self, *look: Any, writes: bool | None = None) -> None:
+    def _await_turn(self, *look: Any, writes: bool | None = None, line: str = "") -> None:
         """Wait for the baton (the right to run) before the rank touches something that it shares with others. `look`:
         the function and the file, if it looks at one; `writes`: True if it writes the file anew or removes it, False if
-        it reads it."""
+        it reads it; `line`: that of the look, or of the look for the folder that it makes."""
         if self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
@@ -249,12 +249,14 @@ class _RankProcess:
                     self._polled_at == self._host.ranks[0].calls_issued
                 )  # this file, or a mark of another rank's
                 if writes or (stat(file).st_mtime > self._began and not is_polled):  # else it was there before the run
-                    self._host.send_request(Noticed(NoticedKind.FILE, (), (file, writes)))
+                    self._host.send_request(Noticed(NoticedKind.FILE, (), (file, writes, line)))
         elif look and isinstance(look[1], (str, os.PathLike)):
             if not _is_there(look[1]):
                 self._missing.add(look[1])
             elif look[1] in self._missing:
                 self._polled_at = self._host.ranks[0].calls_issued
+            elif line and is_folder(look[1], self._began):
+                self._host.send_request(Noticed(NoticedKind.FILE, (), (os.path.abspath(look[1]), False, line)))
         if look:
             self._backend.outside.note_look(*look)
 

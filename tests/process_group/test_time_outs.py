@@ -1,7 +1,7 @@
 """Time-outs of groups and of the store end waits in virtual time, as gloo's do. All was measured on real gloo first."""
 
-import re
 import contextlib
+import re
 import sys
 import threading
 import time

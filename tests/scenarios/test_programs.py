@@ -157,7 +157,7 @@ def test_an_exception_leads_what_an_exit_handler_meets_after_it(folder, fails):
         [(Code.RANK_ERROR, (1,)), (Code.MISMATCH_OPERATION, (1,))] if fails else []
     )
     if fails:
-        assert findings[0].summary == "rank 1 raised ValueError: broken sample at own.py:6"
+        assert findings[0].summary == "rank 1 raised ValueError: broken sample at own.py:7"
         assert "rank 1 raised ValueError, and code that ran after the exception" in findings[1].text
 
 
@@ -393,6 +393,26 @@ def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
         f"while rank and not os.path.exists('mark'): time.sleep(0.1)\n{load}",
     ):
         assert notes(twin) == ()
+    make = "import os, pathlib\nd = pathlib.Path('made')\n"
+    race = f"{make}if not os.path.isdir(d): os.mkdir(d)"
+    looks = "where own.py:8 found none, and rank 1 looked there, too, with no collective between"
+    for program in (race, race.replace("os.mkdir(d)", "os.makedirs(d)"), f"{make}if not d.exists(): d.mkdir()"):
+        assert notes(f"{program}\ndist.barrier()\nif rank == 0: shutil.rmtree('made')") == (
+            f"rank 0 made made {looks}: several may try to make it, and all but the first raise FileExistsError",
+        )
+    for twin in (
+        race.replace("mkdir(d)", "makedirs(d, exist_ok=True)"),
+        race.replace("os.mkdir(d)", "d.mkdir(exist_ok=True)"),
+        race.replace("if not", "if rank == 0 and not"),
+        race.replace("if not", "if not rank == 1 and not"),
+        race.replace("os.mkdir(d)", "rank or os.mkdir(d)"),
+        race.replace("os.mkdir(d)", "\n    if rank == 0: os.mkdir(d)"),
+        f"{make}try:\n    if not d.exists(): os.mkdir(d)\nexcept FileExistsError: pass",
+        f"{make}if not rank and not d.exists(): os.mkdir(d)\ndist.barrier()\nif not d.exists(): os.mkdir(d)",
+        f"{make}if rank == 0: os.mkdir(d)\nwhile not os.path.isdir(d): pass",
+        "import os; os.makedirs('made', exist_ok=True)\ntorch.save(1, f'made/{rank}.pt')",
+    ):
+        assert notes(f"{twin}\ndist.barrier()\nif rank == 0: shutil.rmtree('made')") == ()
     again = "torch.save(1, f'c{rank}.pt')\ndist.barrier()\ntorch.save(2, 'c1.pt')"
     assert notes(again) == told("c1.pt")
     messages = (
