@@ -59,7 +59,10 @@ def test_code_without_a_file_has_lines():
     assert done.stdout == "<stdin>:7\n"
 
 
-@pytest.mark.parametrize("name", [torch.__file__, "<frozen runpy>", "<eval_with_key>.0", "<attrs generated init m.C>"])
+OF_LIBRARIES = ("<frozen runpy>", "<eval_with_key>.0", "<attrs generated init m.C>", "<@beartype(m.f) at 0x7f47fa725d00>")
+
+
+@pytest.mark.parametrize("name", [torch.__file__, *OF_LIBRARIES, "<decorator-gen-3>"])
 def test_code_that_a_library_made_is_not_the_user_s(name):
     assert not is_user_code(compile("pass", name, "exec"))
     assert is_user_code(compile("pass", "<python-input-3>", "exec"))
