@@ -1,4 +1,4 @@
-"""Operators that torch has only for GPUs, written in torch: those of SyncBatchNorm, of LSTM, GRU and attention.
+"""Operators that torch has only for GPUs, written in torch: of SyncBatchNorm, RMSNorm, LSTM, GRU and attention.
 
 For SyncBatchNorm, channels are the second dimension, and all other dimensions are reduced. The gates of a cell lie one
 after another in the second dimension; its workspace is what the backward needs (ATen/native/cuda/RNN.cu).
@@ -94,6 +94,17 @@ def _batch_norm_backward_elemt(
     return (grad if weight is None else grad * _shape_channels_for_broadcast(weight, input)).to(input.dtype)
 
 
+def _rms_norm_backward(
+    grad_output: Tensor, input: Tensor, shape: list[int], rstd: Tensor, weight: Tensor | None, wanted: list[bool]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of the input and of the weight. Only a torch with CUDA comes here."""
+    grad, normalized = _to_summation_type(grad_output), input * rstd
+    slope = grad if weight is None else grad * weight
+    mean = (slope * normalized).mean([*range(-len(shape), 0)], keepdim=True)
+    of_weight = None if weight is None else (grad * normalized).sum_to_size(shape).to(weight.dtype)
+    return ((slope - normalized * mean) * rstd).to(input.dtype), of_weight
+
+
 def _lstm_cell(
     inputs: Tensor, hidden: Tensor, cx: Tensor, input_bias: Tensor | None = None, hidden_bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,6 +160,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "batch_norm_elemt": _batch_norm_elemt,
     "batch_norm_backward_reduce": _batch_norm_backward_reduce,
     "batch_norm_backward_elemt": _batch_norm_backward_elemt,
+    "_fused_rms_norm_backward": _rms_norm_backward,
     "_thnn_fused_lstm_cell": _lstm_cell,
     "_thnn_fused_lstm_cell_backward_impl": _lstm_cell_backward,
     "_thnn_fused_gru_cell": _gru_cell,
