@@ -59,7 +59,12 @@ def test_code_without_a_file_has_lines():
     assert done.stdout == "<stdin>:7\n"
 
 
-OF_LIBRARIES = ("<frozen runpy>", "<eval_with_key>.0", "<attrs generated init m.C>", "<@beartype(m.f) at 0x7f47fa725d00>")
+OF_LIBRARIES = (
+    "<frozen runpy>",
+    "<eval_with_key>.0",
+    "<attrs generated init m.C>",
+    "<@beartype(m.f) at 0x7f47fa725d00>",
+)
 
 
 @pytest.mark.parametrize("name", [torch.__file__, *OF_LIBRARIES, "<decorator-gen-3>"])

@@ -21,15 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.compatibility.comparison import difference
 from tests.compatibility.framework_bugs import BUGS
 
-FOLDER = Path(__file__).parent / "programs"
-DDPSIM = ("ddpsim", "run", "--world-size", "2")
 TORCHRUN = "torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2 --redirects 1 --log-dir logs"
 HEADER = "| system | version | ranks | result | s | planted bug | found | s |\n|---|---|---|---|---|---|---|---|"
 LIMIT_SECONDS = 300
@@ -37,7 +34,7 @@ MODULES = {"pytorch-ignite": "ignite", "mosaicml": "composer"}
 
 
 class System(NamedTuple):
-    """A framework, and what pip installs for it; the program is the first of BUGS with its name, if FOLDER has none."""
+    """A framework, and what pip installs for it; without a program here it is the first of BUGS with its name."""
 
     name: str
     packages: str
@@ -56,7 +53,7 @@ class System(NamedTuple):
         if not self.program:
             bug = next(bug for bug in BUGS if self.name.lower() in bug.file)
             return bug.repaired, bug.source, bug.name, bug.line
-        text = (FOLDER / self.program).read_text()
+        text = (Path(__file__).parent / "programs" / self.program).read_text()
         (line,) = (line.removesuffix("  # the bug").strip() for line in text.splitlines() if line.endswith("# the bug"))
         return text, f"import sys\nsys.argv.append('bug')\n{text}", re.split(r'Bug: (.*)\."""', text)[1], line
 
@@ -85,10 +82,6 @@ class Ran(NamedTuple):
     seconds: float
 
     @property
-    def lines_of_ranks(self) -> list[str]:
-        return [line for line in self.text.splitlines() if re.match(r"rank \d+ ", line)]
-
-    @property
     def found(self) -> str:
         """The first finding's code, its ranks, and the lines of their calls."""
         found = re.search(r"^not as expected: found fail, (.*);", self.text, re.MULTILINE)
@@ -96,7 +89,7 @@ class Ran(NamedTuple):
         return ", ".join([found[1] if found else self.text[-200:], *dict.fromkeys(places)])
 
 
-def run(source: str, module: Sequence[str]) -> Ran:
+def run(source: str, module: list[str]) -> Ran:
     """Run a program in an empty folder by a module of Python; it, and what it has started, ends with the limit."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
@@ -120,18 +113,19 @@ def row(system: System, options: argparse.Namespace) -> tuple[list[str], bool]:
     if not all(importlib.util.find_spec(MODULES.get(name, name)) for name in system.packages.split()):
         return [f"not installed: pip install {system.packages}", *[""] * 6], True
     right, wrong, name, line = system.sources()
-    simulated = [*DDPSIM, *(["--gpus", "2"] if system.needs_gpus or options.gpus else [])]
+    simulated = f"ddpsim run --world-size 2 {'--gpus 2' if system.needs_gpus or options.gpus else ''}".split()
     clean, bug = (run(source, simulated) for source in (right, wrong))
     result = "PASS" if clean.status == 0 else f"fails: {clean.found}"
     if clean.status == 0 and options.gloo and not system.needs_gpus:
         real = run(right, TORCHRUN.split())
-        other = difference(real.lines_of_ranks, clean.lines_of_ranks) if real.status == 0 else real.text[-200:]
+        printed = ([line for line in ran.text.splitlines() if line.startswith("rank ")] for ran in (real, clean))
+        other = difference(*printed) if real.status == 0 else real.text[-200:]
         result = f"not as under torchrun: {other}" if other else "PASS, numbers of gloo"
     places = [f"program.py:{n}" for n, each in enumerate(wrong.splitlines(), 1) if each.strip().startswith(line)]
     is_told = bug.status == 1 and any(re.search(rf"{place}\b", bug.found) for place in places)
-    found = f"{'' if is_told else 'NOT its line: '}{bug.found}"
-    times = [f"{ran.seconds:.0f}" for ran in (clean, bug)]
-    return [system.version, "2", result, times[0], name, found, times[1]], result.startswith("PASS") and is_told
+    cells = [system.version, "2", result, f"{clean.seconds:.0f}", name, bug.found, f"{bug.seconds:.0f}"]
+    cells[5] += "" if is_told else " (NOT its line)"
+    return cells, result.startswith("PASS") and is_told
 
 
 def main() -> int:

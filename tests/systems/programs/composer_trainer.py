@@ -25,8 +25,7 @@ def main():
     device = "gpu" if torch.cuda.is_available() else "cpu"
     dist.initialize_dist(device)
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(24, 8, generator=generator), torch.randint(0, 3, (24,), generator=generator)
-    data = TensorDataset(x, y)
+    data = TensorDataset(torch.randn(24, 8, generator=generator), torch.arange(24) % 3)
     loaders = [DataLoader(data, batch_size=4, sampler=dist.get_sampler(data, shuffle=each)) for each in (True, False)]
     torch.manual_seed(1)
     model = ComposerClassifier(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), num_classes=3)

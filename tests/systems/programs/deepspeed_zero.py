@@ -1,4 +1,4 @@
-"""DeepSpeed: its engine with ZeRO 2, accumulation and a checkpoint. Bug: the checkpoint is saved by rank 0 only."""
+"""DeepSpeed: its engine with ZeRO 2 and a checkpoint. Bug: the checkpoint is saved by rank 0 only."""
 
 import os
 import sys
@@ -11,7 +11,6 @@ import deepspeed
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 4,
-    "gradient_accumulation_steps": 2,
     "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
     "zero_optimization": {"stage": 2},
     "bf16": {"enabled": True},

@@ -32,7 +32,6 @@ def main():
         print(f"rank {rank} step {step} loss {mean.item() / dist.get_world_size():.5f}")
     if rank == 0:
         print(f"rank 0 has an adapter of {len(get_peft_model_state_dict(model.module))} tensors")
-    dist.barrier()
     dist.destroy_process_group()
 
 
