@@ -35,15 +35,7 @@ _DEPRECATION_MODULES = ("typing_extensions", "warnings", "_py_warnings")
 GENERATED = "<ddpsim generated>"
 """The file name of generated code whose lines represent lines of the user's program."""
 
-_GENERATED = (
-    GENERATED,
-    "<frozen",
-    "<eval_with_key",
-    "<attrs ",
-    "<__array_function__",
-    "<@beartype(",
-    "<decorator-gen-",
-)
+_GENERATED = (GENERATED, "<frozen", "<eval_with_key", "<attrs ", "<__array_function__", "<@beartype", "<decorator-gen")
 """Prefixes of the file names that libraries give to generated code; files of these names do not exist."""
 
 _OF_INDUCTOR = re.compile(r".*[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{40,}\.py")
