@@ -126,7 +126,8 @@ class CallCauses:
     )
     PATHS_PART = make_advice(facts.OneFact)(
         "the paths of the ranks part: {fact}",
-        "share the value that decides: broadcast it from one rank, or all_reduce it",
+        "share the value that decides: broadcast it from one rank, or all_reduce it; if it is data of each rank's own, "
+        "gather it as one object, or all_reduce(MAX) its length and take part in all rounds with empty tensors",
     )
     BRANCH_ALONE = make_advice(facts.RanksAndFact)(
         "{who} took a branch that no other rank took: {fact}; from there on, the calls of the ranks differ",
