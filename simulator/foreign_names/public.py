@@ -12,8 +12,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import torch.distributed as dist
-
 from ddpsim.simulator.foreign_names.checking import resolve_name_path
 from ddpsim.simulator.foreign_names.names import ForeignNames, parse_table
 
@@ -54,7 +52,7 @@ def _public_names_of(path: str) -> list[str]:
     names = [name for name in dir(owner) if name[0] != "_"]
     if isinstance(owner, type):
         is_backend = issubclass(owner, str)  # each registered backend has its name there, those of programs, too
-        others = {*dir(str), *(name.upper() for name in dist.Backend.backend_list)} if is_backend else ()
+        others = {*dir(str), *(name.upper() for name in owner.backend_list)} if is_backend else ()
         return [] if owner.__name__[0] == "_" else [each for each in names if each not in others]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some names are deprecated
