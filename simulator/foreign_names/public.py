@@ -48,11 +48,11 @@ def find_new_names() -> list[str]:
 
 def _public_names_of(path: str) -> list[str]:
     """Return a class's public names, or those functions and classes of a module that belong to torch.distributed."""
-    owner = resolve_name_path(path)
+    owner: Any = resolve_name_path(path)
     names = [name for name in dir(owner) if name[0] != "_"]
     if isinstance(owner, type):
         is_backend = issubclass(owner, str)  # each registered backend has its name there, those of programs, too
-        others = {*dir(str), *(name.upper() for name in owner.backend_list)} if is_backend else ()
+        others = {*dir(str), *(name.upper() for name in vars(owner)["backend_list"])} if is_backend else ()
         return [] if owner.__name__[0] == "_" else [each for each in names if each not in others]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some names are deprecated

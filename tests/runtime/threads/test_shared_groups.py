@@ -64,7 +64,12 @@ OR_ORDER = ", or this line's calls come in another order there"
 @pytest.mark.parametrize(
     ("program", "code", "threads", "cause"),
     [
-        (under_one_name, "mismatch.shape", ["worker"] * 3, f"rank 1 passed a different shape to the same call{OR_ORDER}"),
+        (
+            under_one_name,
+            "mismatch.shape",
+            ["worker"] * 3,
+            f"rank 1 passed a different shape to the same call{OR_ORDER}",
+        ),
         (
             under_a_name_of_the_rank,
             "mismatch.shape",
