@@ -265,6 +265,7 @@ def test_a_kernel_of_triton_that_is_launched_is_named_with_what_replaces_it(erro
 
 def test_an_extension_of_cuda_sources_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    monkeypatch.setattr(cpp_extension, "verify_ninja_availability", lambda: None)
 
     def program(rank):
         cpp_extension.load_inline("my_fused", "", cuda_sources=["//"], build_directory=str(tmp_path))
