@@ -208,7 +208,7 @@ def test_what_breaks_around_a_program(run, tmp_path, place, name, where):
 
 @pytest.mark.tier("ci")
 def test_what_breaks_in_the_guardian(run):
-    with mock.patch(SIMULATOR + "launching.guardian._run_guardian", planted()):
+    with mock.patch(SIMULATOR + "launching.program_ranks._run_guardian", planted()):
         status, said = run(PROGRAM)
     assert status == 1
     check_report(said, "the process that ends what ranks have started")

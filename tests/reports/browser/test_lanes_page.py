@@ -132,7 +132,7 @@ def test_a_click_shows_the_call(open_report):
     }
     marked = report.page.locator(".source .marked")
     assert marked.count() == 1
-    assert marked.text_content().split(maxsplit=2)[1:] == ["27", run.sites[1].source[3].strip() + "\n"]
+    assert marked.text_content().split(maxsplit=2)[1:] == ["25", run.sites[1].source[3].strip() + "\n"]
     assert report.texts(".where")[0].startswith("scenarios/zoo/uneven_inputs_without_join.py:25 in ")
 
 
