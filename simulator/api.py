@@ -71,6 +71,7 @@ def simulate(
     "replicas-if-any" does not require any.
     `poison`: the output buffers of a call are filled with NaN, or about the largest value of their type, until the call
     is waited for, so that early reads are found. The default, None, means True in `explore` and False elsewhere.
+    `default_group`: False lets the ranks make their default group themselves.
     `backend_semantics`: the backend whose matching and blocking rules apply (docs/backends.md): a program that passes
     on gloo may hang on NCCL.
 

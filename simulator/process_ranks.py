@@ -49,6 +49,7 @@ def start_process_ranks(
             announcement=announcement,
             checks_replicas=plan.check is not None,
             gpus=plan.gpus,
+            makes_groups=plan.default_group and not is_program,
             external_processes=external_processes.address,
             start=plan.start or RankSeeds(is_alike=True),
             preload=plan.preload,

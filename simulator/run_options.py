@@ -122,6 +122,8 @@ class RunOptions:
         "Fill output buffers with NaN (or the type's largest value) until the call is waited for.",
         "yes in explore and fuzz",
     )
+    default_group: bool = _option(True, is_in_toml=False)
+    """False if each rank makes its default group itself, as programs always do."""
     name: str | None = _option(None, is_in_marker=False, is_in_toml=False)
     """The program's name in reports and replay tokens; None for its own name."""
 
@@ -170,6 +172,7 @@ class ReplayKeywords(TypedDict, total=False):
     faults: Sequence[Fault]
     check: str | None
     poison: bool | None
+    default_group: bool
     name: str | None
     transport: str
 

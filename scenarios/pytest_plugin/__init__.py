@@ -44,6 +44,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini(SECONDS_INI, "time limit in seconds of tests marked `ranks` whose marker has none", default=SECONDS)
     group.addoption(
+        "--ddpsim",
+        action="store_true",
+        help="simulate the ranks that tests start by torch's test classes, multiprocessing or torchrun",
+    )
+    group.addoption(
+        "--ddpsim-isolation",
+        choices=("thread", "process"),
+        help="with --ddpsim: what each rank of a test is; the default tries thread, then process where that may differ",
+    )
+    group.addoption(
         "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked `ranks` into a folder in DIR"
     )
 
@@ -51,6 +61,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and refuse wrong options before anything runs."""
     config.addinivalue_line("markers", DESCRIPTION)
+    if config.getoption("ddpsim"):
+        from ddpsim.scenarios.test_suites.plugin import SuitePlugin
+
+        config.pluginmanager.register(SuitePlugin(config))
     if hasattr(config, "workerinput"):  # a worker of xdist: its parent session has checked the options
         return
     default_time_limit(config)

@@ -33,11 +33,11 @@ from ddpsim.simulator.exploration.strategy import ForwardingStrategy, Strategy, 
 from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, uses_seed
 from ddpsim.simulator.verdict import Finding
 
-_MOST_STEPS = 1_000_000
+MOST_STEPS = 1_000_000
 """The step limit of tests whose marker has none. An endless test reaches it after some 15 seconds, with 250 MiB of
 events; the simulator's default, ten times as much, takes minutes and gigabytes."""
 
-_RUN = pytest.StashKey[RunOfTest]()
+RUN = pytest.StashKey[RunOfTest]()
 """The stash key under which a test item keeps the outcome of its last run, until the test is reported."""
 
 
@@ -97,7 +97,7 @@ def run_on_ranks(
 
 def _warn_of_returned_values(item: pytest.Function) -> RanksFailed | None:
     """Warn if the test function returned a value on a rank, as pytest does. Return an error if warnings are errors."""
-    if all(value is None for value in item.stash[_RUN].result.returns):
+    if all(value is None for value in item.stash[RUN].result.returns):
         return None
     text = f"{item.nodeid} returned a value, expected None: did you mean to assert?"
     path, line, _ = item.reportinfo()
@@ -123,7 +123,7 @@ def _run_and_store_outcome(
             raise
         return RanksFailed(str(make_internal_error(error, "the pytest plugin")))
     failure = run.error or failure_of_run(run, options.expect)
-    item.stash[_RUN] = run = dataclasses.replace(run, error=failure)
+    item.stash[RUN] = run = dataclasses.replace(run, error=failure)
     if failure is not None and _is_hypothesis_test(item):
         store_text_below_error(failure, run)
     return failure
@@ -131,19 +131,19 @@ def _run_and_store_outcome(
 
 def failed_run_of(item: pytest.Item) -> RunOfTest | None:
     """Return the failed run of a test; None if no run failed, for instance if hypothesis itself fails the test."""
-    run = item.stash.get(_RUN, None)
+    run = item.stash.get(RUN, None)
     return None if run is None or run.error is None else run
 
 
 def drop_stored_run(item: pytest.Item) -> None:
     """Drop the stored run of a test that has been reported, because the run keeps objects of the ranks alive."""
-    if _RUN in item.stash:
-        del item.stash[_RUN]
+    if RUN in item.stash:
+        del item.stash[RUN]
 
 
 def add_report_sections(item: pytest.Item) -> None:
     """Add to a test's report the output that its ranks printed in the last run, and the hazards if it passed."""
-    run = item.stash.get(_RUN, None)
+    run = item.stash.get(RUN, None)
     if run is None:
         return
     run.output.add_report_sections(item)
@@ -183,9 +183,9 @@ def _run_once_or_explore(
 def _budget_of_test(item: pytest.Function, options: MarkerOptions) -> Budget:
     given, seconds = options.budget, default_time_limit(item.config)
     if given is None and options.explore is not None:
-        given = dataclasses.replace(EXPLORATION_BUDGET, steps=_MOST_STEPS, seconds=seconds)
+        given = dataclasses.replace(EXPLORATION_BUDGET, steps=MOST_STEPS, seconds=seconds)
     elif not isinstance(given, Budget):
-        given = Budget(**{"steps": _MOST_STEPS, "seconds": seconds, **(given or {})})
+        given = Budget(**{"steps": MOST_STEPS, "seconds": seconds, **(given or {})})
     if any(item.config.getoption(name, False) for name in ("usepdb", "trace")):
         return dataclasses.replace(given, seconds=inf, stuck_seconds=inf)  # the user debugs a rank
     return given

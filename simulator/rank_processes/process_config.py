@@ -27,6 +27,8 @@ class ProcessConfig(NamedTuple):
     checks_replicas: bool = False
     gpus: int | None = None
     """The number of virtual GPUs; None to create them only when a program asks for a GPU that the machine lacks."""
+    makes_groups: bool = False
+    """True if each rank has its default group before its program starts."""
     is_speculative: bool = False
     """True if ranks may compute before they have the baton, which is the right to run."""
     is_launched: bool = False

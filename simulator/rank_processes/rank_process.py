@@ -103,7 +103,7 @@ class _RankProcess:
         self._backend = SimulatedBackend(
             self._host,
             checks_replicas=rank_config.common.checks_replicas,
-            makes_groups=not rank_config.common.is_program,
+            makes_groups=rank_config.common.makes_groups,
             poisons=rank_config.common.poisons,
             semantics=rank_config.common.semantics,
             are_processes=True,

@@ -28,7 +28,15 @@ from ddpsim.simulator.calls import INSTALLED, NOWHERE, Site
 
 _Each = TypeVar("_Each")
 
-_OWN_PACKAGES = ("torch", "ddpsim.simulator", "ddpsim.ddp", "ddpsim.scenarios.pytest_plugin", "_pytest", "pluggy")
+_OWN_PACKAGES = (
+    "torch",
+    "ddpsim.simulator",
+    "ddpsim.ddp",
+    "ddpsim.scenarios.pytest_plugin",
+    "ddpsim.scenarios.test_suites",
+    "_pytest",
+    "pluggy",
+)
 _DEPRECATION_MODULES = ("typing_extensions", "warnings", "_py_warnings")
 """Modules, by Python version, with the decorator that wraps deprecated functions of torch."""
 

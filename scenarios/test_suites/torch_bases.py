@@ -1,0 +1,160 @@
+"""Simulates the ranks of tests that derive from torch's own base classes (`torch.testing._internal`).
+
+What is relied on (torch 2.6 to 2.15): a test's class is made anew in each rank, by its `_run`; `setUp` starts the ranks,
+and the test's method, replaced by a wrapper, waits for them in the main process. A skip is an exit code of `TEST_SKIPS`.
+DTensorTestBase, FSDPTest and DistributedTestBase derive from MultiProcessTestCase.
+"""
+
+import os
+import unittest
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+import torch.distributed as dist
+
+from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest, fresh_file
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+
+MODULE = "torch.testing._internal.common_distributed"
+
+
+def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
+    """Replace, in the imported module `MODULE`, what starts ranks and waits for them."""
+    skips = {skip.exit_code: skip.message for skip in module.TEST_SKIPS.values()}
+
+    def join_processes(test: Any, function: Any) -> None:
+        __tracebackhide__ = True
+        name, kind = test._current_test_name(), type(test)
+
+        def run_rank(rank: int) -> int:
+            try:
+                kind._run(rank, name, file_name, None, fake_pg=getattr(test, "fake_pg", False))
+            except SystemExit as left:
+                return left.code if isinstance(left.code, int) else int(left.code is not None)
+            return 0
+
+        file_name = test.file_name
+        codes = ranks.run(run_rank, int(test.world_size), told_by=function)
+        if function not in test.skip_return_code_checks:
+            _raise_skip(codes[0], skips)
+            expected = test.special_return_code_checks.get(function, 0)
+            test.assertEqual(codes[0], expected, msg=f"Expected exit code {expected} but got {codes[0]} for rank 0")
+
+    def run_test(test: Any, name: str, pipe: Any) -> None:
+        __tracebackhide__ = True
+        os.environ["TORCH_SHOW_CPP_STACKTRACES"] = "1"
+        module.common_utils.set_rng_seed()
+        try:
+            getattr(test, name)()
+        except unittest.SkipTest as skip:
+            raise SystemExit(module.TEST_SKIPS["generic"].exit_code) from skip
+        if test.destroy_pg_upon_exit and dist.is_initialized():
+            dist.destroy_process_group()
+
+    of_processes = module.MultiProcessTestCase
+    replaced.set_attribute(of_processes, "_start_processes", _start_nothing)
+    replaced.set_attribute(of_processes, "_join_processes", join_processes)
+    replaced.set_attribute(of_processes, "run_test", run_test)
+
+    def join_threads(kind: Any, test: Any, function: Any) -> None:
+        __tracebackhide__ = True
+
+        def run_rank(rank: int) -> int:
+            try:
+                kind._run(test._current_test_name, rank, world_size)
+            except unittest.SkipTest:
+                return int(module.TEST_SKIPS["generic"].exit_code)
+            except SystemExit as left:
+                return left.code if isinstance(left.code, int) else 1
+            return 0
+
+        world_size = int(test.world_size)
+        codes = ranks.run(run_rank, world_size, told_by=function, on="thread", has_group=True)
+        _raise_skip(max(codes), skips)
+
+    def run_with_threaded_group(test: Any, name: str, rank: int, world_size: int) -> None:
+        __tracebackhide__ = True
+        test.perThreadSetUp()
+        try:
+            getattr(test, name)()
+        finally:
+            test.perThreadTearDown()
+
+    of_threads = module.MultiThreadedTestCase
+    replaced.set_attribute(of_threads, "_spawn_threads", lambda test: setattr(test, "threads", test))
+    replaced.set_attribute(of_threads, "_join_threads", classmethod(join_threads))
+    replaced.set_attribute(of_threads, "run_test_with_threaded_pg", run_with_threaded_group)
+    if hasattr(module, "spawn_threads_and_init_comms"):
+        replaced.set_attribute(module, "spawn_threads_and_init_comms", partial(_on_threads, ranks, skips))
+    if hasattr(module, "MultiProcContinuousTest"):
+        _adapt_continuous(module, ranks, replaced, skips)
+
+
+def _adapt_continuous(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes, skips: dict[int, str]) -> None:
+    """Adapt the base class whose ranks live as long as the class: here each test has ranks of its own."""
+
+    def spawn_nothing(kind: Any, world_size: int) -> None:
+        kind.processes, kind.task_queues, kind.completion_queues = [], [], []
+        kind.rdvz_file = fresh_file()
+
+    def run_and_wait(test: Any, function: Any) -> Callable[[Any], None]:
+        kind = type(test)
+
+        def run_rank(rank: int) -> int:
+            own = type(kind.__name__, (kind,), {"__module__": kind.__module__, "rank": rank})  # state of the rank's own
+            try:
+                own._init_pg(rank, own.world_size, file_name)
+                own._run_test_given_id(test.id())
+            except unittest.SkipTest:
+                return int(module.TEST_SKIPS["generic"].exit_code)
+            except SystemExit as left:
+                return left.code if isinstance(left.code, int) else 1
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            return 0
+
+        @wraps(function)
+        def wrapper() -> None:
+            __tracebackhide__ = True
+            nonlocal file_name
+            if test.rank != test.MAIN_PROCESS_RANK:
+                function()
+                return
+            file_name = fresh_file()
+            _raise_skip(max(ranks.run(run_rank, int(kind.world_size), told_by=function)), skips)
+
+        file_name = ""
+        return wrapper
+
+    of_class = module.MultiProcContinuousTest
+    replaced.set_attribute(of_class, "_spawn_processes", classmethod(spawn_nothing))
+    replaced.set_attribute(of_class, "_worker_run_main_wait", run_and_wait)
+
+
+def _start_nothing(test: Any, process: Any) -> None:
+    test.processes = []
+
+
+def _on_threads(
+    ranks: RanksOfTest, skips: dict[int, str], function: Any = None, timeout: Any = None, world_size: int = 4
+) -> Any:
+    """The decorator `spawn_threads_and_init_comms`."""
+    if function is None:
+        return partial(_on_threads, ranks, skips, timeout=timeout, world_size=world_size)
+
+    @wraps(function)
+    def on_ranks(test: Any, *arguments: Any, **named: Any) -> None:
+        __tracebackhide__ = True
+
+        def run_rank(rank: int) -> None:
+            function(test, *arguments, **named)
+
+        ranks.run(run_rank, world_size, told_by=function, on="thread", has_group=True)
+
+    return on_ranks
+
+
+def _raise_skip(code: Any, skips: dict[int, str]) -> None:
+    if code in skips:
+        raise unittest.SkipTest(skips[code])
