@@ -1,14 +1,12 @@
 """The pytest plugin of `--ddpsim`: attempts each test until its outcome is known, and reports the suite.
 
-A test whose ranks may be threads runs so first. If it fails, or its ranks change what processes would not share, it runs
-again with ranks as processes, and that outcome counts. The later tests of its class then begin with processes.
+A test whose ranks may be threads runs so first. If it fails, or its ranks change what processes would not share, it
+runs again with ranks as processes, and that outcome counts. The later tests of its class then begin with processes.
 """
 
 import importlib
-import sys
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -35,10 +33,8 @@ class SuitePlugin:
         seed = config.getoption("ddpsim_seed")
         policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else "random")
         self._terms = replace(terms, policy=policy, seed=seed or 0)
-        try:
+        with suppress(ImportError):  # without expecttest, for instance, no test can use these classes either
             torch_bases.adapt(importlib.import_module(torch_bases.MODULE), self._ranks, self._replaced)
-        except ImportError:  # without expecttest, for instance, no test can use these classes either
-            pass
 
     def pytest_unconfigure(self) -> None:
         """Restore what was replaced."""

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
+
 from ddpsim import Budget, Result, UsageError, Verdict, simulate
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
@@ -80,7 +81,7 @@ class RanksOfTest:
     ) -> tuple[Any, ...]:
         """Run a function on each rank of a new world, and return what the ranks returned.
 
-        Without `has_group`, no group exists until the ranks create it. `on` is the isolation if the harness needs one: "thread" or "process".
+        Without `has_group`, no group exists until the ranks create it. `on` is the isolation if the harness needs one.
         `told_by` is the function whose file counts as the program's. Raises the error of a rank
         unchanged, and RanksFailed with the diagnosis for any other failure.
         """
