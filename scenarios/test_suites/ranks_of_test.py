@@ -4,6 +4,7 @@ A test may be attempted several times: with ranks as threads, as processes, and 
 its `Terms`, and applies them to each run that the test starts.
 """
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,10 +25,11 @@ from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import MarkerOptions
 from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput
 from ddpsim.scenarios.pytest_plugin.running import MOST_STEPS, RUN
+from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 from ddpsim.scenarios.test_suites.shared_state import ModuleStates
-from ddpsim.simulator.choices import Policy, Schedule, program_identity
+from ddpsim.scenarios.test_suites.summary import SuiteRow
+from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,32 @@ class Attempt:
     """True if the harness itself runs ranks as threads, so that they are meant to share what they share."""
 
     @property
-    def may_need_processes(self) -> bool:
-        """True if ranks ran as threads, and processes might have another outcome."""
-        is_thread = bool(self.results) and self.terms.isolation == "thread" and not self.is_bound_to_threads
-        return is_thread and (bool(self.changed) or any(each.verdict is not Verdict.PASS for each in self.results))
+    def why_processes(self) -> str:
+        """Why the test has to run again with ranks as processes; "" if its outcome is known."""
+        if self.terms.isolation == "process" or self.is_bound_to_threads or not self.results:
+            return ""
+        if self.changed:
+            return f"ranks change {self.changed[0]}"
+        return "" if all(each.verdict is Verdict.PASS for each in self.results) else "it fails on threads"
+
+    def row(self, why: str) -> SuiteRow:
+        """Return the attempt as a row of the suite's summary; `why` says why its ranks are processes."""
+        is_process = self.terms.isolation == "process" and not self.is_bound_to_threads
+        found = [finding for result in self.results for finding in result.findings]
+        hazards = {str(each.code) for each in found if each.code.verdict is Verdict.PASS}
+        sites = (each.sites[0] for each in found if each.sites and not each.sites[0].is_foreign)
+        folder = self.item.config.invocation_params.dir
+        return SuiteRow(
+            ranks=", ".join(str(each.world_size) for each in self.results),
+            isolation="process" if is_process else "thread",
+            why=why if is_process else "",
+            codes=", ".join(sorted({str(each.code) for each in found} - hazards)),
+            hazards=", ".join(sorted(hazards)),
+            at=""
+            if site is None
+            else f"{os.path.relpath(site.path, self.item.config.invocation_params.dir)}:{site.line}",
+            what=found[0].summary if found else "",
+        )
 
 
 class RanksOfTest:
@@ -130,12 +154,15 @@ class RanksOfTest:
             "default_group": has_group,
             "budget": Budget(steps=MOST_STEPS, seconds=terms.seconds),
         }
-        policy = terms.policy if number == 0 else DEFAULT
         if terms.token is not None and number == 0:
-            recorded = Schedule.parse(terms.token, program=program_identity(name, world_size))
-            policy = ReplayPolicy(recorded)
-        result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
-        return result.with_replay(f"{replay_command(attempt.item, str(result.schedule))} --ddpsim")
+            result, failure = replay_test(run_rank, world_size, terms.token, options, is_strict=True)
+            if failure is not None:
+                raise failure
+        else:
+            policy = terms.policy if number == 0 else DEFAULT
+            result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
+        again = replay_command(attempt.item, str(result.schedule))
+        return result.with_replay(f"{again} --ddpsim --ddpsim-isolation {isolation}")
 
 
 def name_of_run(item: pytest.Function, number: int) -> str:
