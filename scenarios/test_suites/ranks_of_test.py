@@ -81,9 +81,7 @@ class Attempt:
             why=why if is_process else "",
             codes=", ".join(sorted({str(each.code) for each in found} - hazards)),
             hazards=", ".join(sorted(hazards)),
-            at=""
-            if site is None
-            else f"{os.path.relpath(site.path, self.item.config.invocation_params.dir)}:{site.line}",
+            at=next((f"{os.path.relpath(site.path, folder)}:{site.line}" for site in sites), ""),
             what=found[0].summary if found else "",
         )
 
