@@ -6,7 +6,7 @@ its `Terms`, and applies them to each run that the test starts.
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
@@ -30,6 +30,7 @@ from ddpsim.scenarios.test_suites.shared_state import ModuleStates
 from ddpsim.scenarios.test_suites.summary import SuiteRow
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.policies.named import DEFAULT
+from ddpsim.simulator.rank_processes.own_process import function_rank_environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +117,15 @@ class RanksOfTest:
         output, terms = RankOutput(attempt.item), attempt.terms
         attempt.is_bound_to_threads |= on == "thread"
         isolation = on or terms.isolation
+        environment = {name: os.environ.get(name) for name in function_rank_environment(0, world_size)}
 
         @wraps(told_by, assigned=(), updated=())  # as `begin_function` reads it
         def run_rank(rank: int) -> Any:
             __tracebackhide__ = True
             if isolation == "thread":
                 output.install_streams(rank)
+            if not has_group:
+                _take_environment(environment)
             return program(rank)
 
         states = ModuleStates() if isolation == "thread" else None
@@ -129,8 +133,9 @@ class RanksOfTest:
             result = self._simulate(run_rank, world_size, attempt, isolation, has_group)
         except UsageError as error:
             raise RanksFailed(str(error)) from None
-        if states is not None:
-            attempt.changed += states.changed_names()
+        if states is not None and on is None and (changed := states.changed_names()):
+            attempt.changed += changed
+            states.restore()  # the ranks of the next attempt begin as those of this one did
         attempt.results.append(result)
         run = RunOfTest(result, output)
         failure = failure_of_run(run, None)
@@ -161,6 +166,15 @@ class RanksOfTest:
             result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
         again = replay_command(attempt.item, str(result.schedule))
         return result.with_replay(f"{again} --ddpsim --ddpsim-isolation {isolation}")
+
+
+def _take_environment(environment: Mapping[str, str | None]) -> None:
+    """In a rank: give variables of a launcher the values that they have in the test, as in a process that it starts."""
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def name_of_run(item: pytest.Function, number: int) -> str:
