@@ -170,7 +170,7 @@ class TestIt(Processes):
 
 
 def test_a_test_whose_outcome_depends_on_the_schedule_is_flaky(run, pytester):
-    result = run(RACE, "--ddpsim", "--ddpsim-explore", "8", "--ddpsim-sarif", "found.sarif", "--ddpsim-annotations")
+    result = run(RACE, "--ddpsim", "--ddpsim-explore", "4", "--ddpsim-sarif", "found.sarif", "--ddpsim-annotations")
     result.assert_outcomes(passed=1, failed=1)
     (line,) = [line for line in result.outlines if line.startswith("  flaky: ")]
     assert "TestIt::test_depends_on_the_order" in line
