@@ -5,7 +5,7 @@ runs again with ranks as processes, and that outcome counts. The later tests of 
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
@@ -18,7 +18,7 @@ from ddpsim import Policy
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
-from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, Terms
+from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, RanksRaisedError, Terms
 from ddpsim.scenarios.test_suites.schedules import Attempted, ScheduleSearch
 from ddpsim.scenarios.test_suites.summary import SuiteTest, annotations, summary_lines, test_of_report, write_sarif
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING
@@ -106,6 +106,15 @@ class SuitePlugin:
                 if row.flaky and report.when == "call":
                     report.sections.append(("ddpsim: the outcome depends on the schedule", row.schedules))
         return found
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+        """Report the error of a rank, and not the error that its harness makes of it."""
+        if call.excinfo is not None and isinstance(call.excinfo.value, RanksRaisedError):
+            cause = call.excinfo.value.__cause__
+            assert cause is not None, "it is always raised from one"
+            call.excinfo = pytest.ExceptionInfo.from_exception(cause)
+        return (yield)
 
     # --- the suite ----------------------------------------------------------------------------------------------------
 

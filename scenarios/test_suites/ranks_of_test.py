@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
+from torch.distributed import distributed_c10d
 
 from ddpsim import Budget, Result, UsageError, Verdict, simulate
 from ddpsim.scenarios.pytest_plugin.failure import (
@@ -29,6 +30,7 @@ from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 from ddpsim.scenarios.test_suites.shared_state import ModuleStates
 from ddpsim.scenarios.test_suites.summary import SuiteRow
 from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.policies.named import DEFAULT
 from ddpsim.simulator.rank_processes.own_process import function_rank_environment
 
@@ -57,6 +59,8 @@ class Attempt:
     results: list[Result] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     """The attributes of modules that ranks as threads have changed: each real rank would have its own."""
+    has_failed: bool = False
+    """True if a run was no pass."""
     is_bound_to_threads: bool = False
     """True if the harness itself runs ranks as threads, so that they are meant to share what they share."""
 
@@ -67,7 +71,7 @@ class Attempt:
             return ""
         if self.changed:
             return f"ranks change {self.changed[0]}"
-        return "" if all(each.verdict is Verdict.PASS for each in self.results) else "it fails on threads"
+        return "it fails on threads" if self.has_failed else ""
 
     def row(self, why: str) -> SuiteRow:
         """Return the attempt as a row of the suite's summary; `why` says why its ranks are processes."""
@@ -87,6 +91,18 @@ class Attempt:
         )
 
 
+class RanksRaisedError(RuntimeError):
+    """A rank raised an error, which is the cause; the text is that of the harness. Tests of harnesses expect it."""
+
+
+def _has_outlived_mismatch(result: Result) -> bool:
+    """Return whether a mismatch was raised in the ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL), and all have caught it."""
+    returned = {event.rank for event in result.trace if event.kind is EventKind.RETURN}
+    failing = [each for each in result.findings if each.code.verdict is not Verdict.PASS]
+    is_mismatch = bool(failing) and all(each.code.value.startswith("mismatch.") for each in failing)
+    return is_mismatch and not result.errors and len(returned) == result.world_size
+
+
 class RanksOfTest:
     """Runs ranks for the test that is running now."""
 
@@ -101,12 +117,14 @@ class RanksOfTest:
         told_by: Any,
         on: str | None = None,
         has_group: bool = False,
+        raised: Callable[[BaseException], str] | None = None,
     ) -> tuple[Any, ...]:
         """Run a function on each rank of a new world, and return what the ranks returned.
 
         Without `has_group`, no group exists until the ranks create it. `on` is the isolation if the harness needs one.
-        `told_by` is the function whose file counts as the program's. Raises the error of a rank
-        unchanged, and RanksFailed with the diagnosis for any other failure.
+        `raised` makes the text with which the harness itself reports an error of a rank.
+        `told_by` is the function whose file counts as the program's. Raises RanksRaisedError, or without `raised` the
+        error of a rank unchanged, and RanksFailed with the diagnosis for any other failure.
         """
         __tracebackhide__ = True
         attempt = self.attempt
@@ -128,19 +146,25 @@ class RanksOfTest:
                 _take_environment(environment)
             return program(rank)
 
-        states = ModuleStates() if isolation == "thread" else None
+        states = ModuleStates(only_torch=on == "thread") if isolation == "thread" else None
+        world: Any = distributed_c10d._world
+        default, world._default_pg = world._default_pg, None  # a group of the test's own process is no rank's
         try:
             result = self._simulate(run_rank, world_size, attempt, isolation, has_group)
         except UsageError as error:
             raise RanksFailed(str(error)) from None
-        if states is not None and on is None and (changed := states.changed_names()):
-            attempt.changed += changed
-            states.restore()  # the ranks of the next attempt begin as those of this one did
+        finally:
+            world._default_pg = default
+        if states is not None:
+            attempt.changed += states.take_back()
         attempt.results.append(result)
         run = RunOfTest(result, output)
-        failure = failure_of_run(run, None)
+        failure = None if _has_outlived_mismatch(result) else failure_of_run(run, None)
+        attempt.has_failed |= failure is not None
         attempt.item.stash[RUN] = replace(run, error=failure)
         attempt.item.stash[OPTIONS_KEY] = MarkerOptions(world_size)  # reported as a marked test is
+        if raised is not None and isinstance(failure, Exception):
+            raise RanksRaisedError(raised(failure)) from failure
         if failure is not None:
             raise failure
         return result.returns

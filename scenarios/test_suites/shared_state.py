@@ -18,7 +18,8 @@ _LEFT_OUT = sys.stdlib_module_names | {
     *("setuptools", "_distutils_hack", "pkg_resources", "jaraco", "more_itertools", "backports", "packaging"),
     *("tqdm", "colorama", "sortedcontainers", "filelock", "fsspec", "yaml", "psutil", "numba", "scipy", "pandas"),
 }
-_ABSENT: Any = object()
+_OF_TORCH = "torch.distributed.distributed_c10d"
+"""The module of torch whose state is taken back, too: ranks that are processes would end with it."""
 
 
 class _Value(NamedTuple):
@@ -51,33 +52,35 @@ class _Value(NamedTuple):
         return self.value
 
 
+_NO_VALUE = _Value(object(), None)
+"""Stands for the value of an attribute that does not exist."""
+
+
 class ModuleStates:
-    """The state of all modules at one moment."""
+    """The state of modules at one moment."""
 
-    def __init__(self) -> None:
-        self._before = {id(owner): (owner, _values(owner)) for _, owner in _owners()}
+    def __init__(self, *, only_torch: bool = False) -> None:
+        """With `only_torch`, only the state of torch.distributed, such as the backends that a test registers."""
+        self._before = [
+            (name, owner, _values(owner)) for name, owner in _owners() if not only_torch or name.startswith(_OF_TORCH)
+        ]
 
-    def changed_names(self) -> list[str]:
-        """Return the names of attributes that have changed since then."""
-        return [f"{name}.{attribute}" for name, owner in _owners() for attribute in self._changed(owner)]
-
-    def restore(self) -> None:
-        """Give the attributes that have changed their values of then."""
-        for owner, values in self._before.values():
-            for attribute in self._changed(owner):
+    def take_back(self) -> list[str]:
+        """Give all attributes their values of then. Return the names of those that had changed, but for torch's."""
+        changed = []
+        for name, owner, values in self._before:
+            now = _values(owner)
+            for attribute in [*now, *(each for each in values if each not in now)]:
+                before = values.get(attribute, _NO_VALUE)
+                if before.is_same(now.get(attribute, _NO_VALUE)):
+                    continue
+                changed += [] if name.startswith(_OF_TORCH) else [f"{name}.{attribute}"]
                 with suppress(AttributeError, TypeError):  # an attribute may be read-only
-                    if attribute in values:
-                        setattr(owner, attribute, values[attribute].restored())
-                    else:
+                    if before is _NO_VALUE:
                         delattr(owner, attribute)
-
-    def _changed(self, owner: Any) -> list[str]:
-        if id(owner) not in self._before:
-            return []
-        before, now = self._before[id(owner)][1], _values(owner)
-        absent = _Value(_ABSENT, None)
-        both = [*now, *(name for name in before if name not in now)]
-        return [name for name in both if not before.get(name, absent).is_same(now.get(name, absent))]
+                    else:
+                        setattr(owner, attribute, before.restored())
+        return changed
 
 
 def _owners() -> Iterator[tuple[str, Any]]:
@@ -87,20 +90,21 @@ def _owners() -> Iterator[tuple[str, Any]]:
             continue
         yield name, module
         for key, own in list(vars(module).items()):
-            if isinstance(own, type):
+            kind = type(own)  # an attribute of the object may be computed, and warn
+            if issubclass(kind, type):
                 if own.__module__ == name:
                     yield f"{name}.{own.__qualname__}", own
-            elif hasattr(own, "__dict__") and not callable(own) and not _is_left_out(type(own).__module__):
+            elif kind.__dictoffset__ and not callable(own) and not _is_left_out(kind.__module__):
                 yield f"{name}.{key}", own
 
 
 def _is_left_out(module: str) -> bool:
-    return module.partition(".")[0] in _LEFT_OUT
+    return module.partition(".")[0] in _LEFT_OUT and module != _OF_TORCH
 
 
 def _values(owner: Any) -> dict[str, _Value]:
     return {
         key: _Value.of(value)
-        for key, value in list(vars(owner).items())
-        if isinstance(key, str) and not key.startswith("__") and not isinstance(value, ModuleType)
+        for key, value in list(object.__getattribute__(owner, "__dict__").items())
+        if type(key) is str and not key.startswith("__") and not issubclass(type(value), ModuleType)
     }

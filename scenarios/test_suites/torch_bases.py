@@ -6,11 +6,13 @@ ranks, and the test's method, replaced by a wrapper, waits for them in the main 
 """
 
 import os
+import traceback
 import unittest
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest, fresh_file
@@ -32,7 +34,8 @@ def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None
             kind._run(rank, name, file_name, None, fake_pg=getattr(test, "fake_pg", False))
 
         file_name = test.file_name
-        codes = ranks.run(partial(_exit_code, run_rank, generic), int(test.world_size), told_by=function)
+        run_rank_or_skip = partial(_exit_code, run_rank, generic)
+        codes = ranks.run(run_rank_or_skip, int(test.world_size), told_by=function, raised=_raised_in_process)
         if function not in test.skip_return_code_checks:
             _raise_skip(codes[0], skips)
             expected = test.special_return_code_checks.get(function, 0)
@@ -60,11 +63,13 @@ def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None
 
         world_size = int(test.world_size)
         run_rank_or_skip = partial(_exit_code, run_rank, generic)
-        codes = ranks.run(run_rank_or_skip, world_size, told_by=function, on="thread", has_group=True)
+        of_threads: Any = {"on": "thread", "has_group": True, "raised": _raised_in_thread}
+        codes = ranks.run(run_rank_or_skip, world_size, told_by=function, **of_threads)
         _raise_skip(max(codes), skips)
 
     def run_with_threaded_group(test: Any, name: str, rank: int, world_size: int) -> None:
         __tracebackhide__ = True
+        torch.manual_seed(torch.initial_seed() + rank)  # ranks differ: torch's threads draw from one generator in turns
         test.perThreadSetUp()
         try:
             getattr(test, name)()
@@ -97,7 +102,8 @@ def _adapt_continuous(module: Any, ranks: RanksOfTest, replaced: ReplacedAttribu
                 return
             kind, file_name = type(test), fresh_file()
             run_rank = partial(_run_continuous, kind, test.id(), file_name)
-            codes = ranks.run(partial(_exit_code, run_rank, generic), int(kind.world_size), told_by=function)
+            run_rank_or_skip = partial(_exit_code, run_rank, generic)
+            codes = ranks.run(run_rank_or_skip, int(kind.world_size), told_by=function, raised=_raised_in_process)
             _raise_skip(max(codes), skips)
 
         return wrapper
@@ -128,6 +134,14 @@ def _exit_code(run_rank: Callable[[int], Any], generic: int, rank: int) -> int:
     return 0
 
 
+def _raised_in_process(error: BaseException) -> str:
+    return f"A process exited with error code 10 and exception:\n{''.join(traceback.format_exception(error))}"
+
+
+def _raised_in_thread(error: BaseException) -> str:
+    return f"A thread exited with exception:\n{''.join(traceback.format_exception(error))}"
+
+
 def _start_nothing(test: Any, process: Any) -> None:
     test.processes = []
 
@@ -146,7 +160,9 @@ def _on_threads(
         def run_rank(rank: int) -> None:
             function(test, *arguments, **named)
 
-        ranks.run(run_rank, world_size, told_by=function, on="thread", has_group=True)
+        of_threads: Any = {"on": "thread", "has_group": True, "raised": _raised_in_thread}
+        run_rank_or_skip = partial(_exit_code, run_rank, next(iter(skips)))
+        _raise_skip(max(ranks.run(run_rank_or_skip, world_size, told_by=function, **of_threads)), skips)
 
     return on_ranks
 
