@@ -42,13 +42,7 @@ class Kernel:
     """Decides which rank runs next, and which calls match. The host, which runs the ranks, calls these methods."""
 
     def __init__(
-        self,
-        world_size: int,
-        *,
-        policy: Policy,
-        budget: Budget,
-        faults: FaultPlan,
-        semantics: BackendSemantics = GLOO,
+        self, world_size: int, *, policy: Policy, budget: Budget, faults: FaultPlan, semantics: BackendSemantics = GLOO
     ) -> None:
         observer: Observer | None = getattr(policy, "observer", None)
         self.run = run = RunState(world_size, budget, observer, semantics)
