@@ -57,14 +57,6 @@ class PauseRequests:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def on_checkpoint(self, me: Task, request: ask.Checkpoint) -> Script:
-        """Answer a rank's `Checkpoint` request: other ranks and threads may run first."""
-        return self.pass_checkpoint(me, request.intent)
-
-    def on_poll(self, me: Task, request: ask.Poll) -> Script:
-        """Answer a rank's `Poll` request, after a check that failed: all other ranks and threads run first."""
-        return self.poll_task(me, request.intent)
-
     def on_block(self, me: Task, request: ask.Block) -> Script:
         """Answer a rank's `Block` request: wait until another rank or thread wakes the caller."""
         wait = request.wait
@@ -94,10 +86,6 @@ class PauseRequests:
             me.change_state(TaskChange.GO_ON)
         yield from self._deliver_completions(me)
         return turns.real_seconds_allowed if in_time else None
-
-    def on_sleep(self, me: Task, request: ask.Sleep) -> Script:
-        """Answer a rank's `Sleep` request: wait in virtual time. A sleep of 0 seconds lets all others run first."""
-        return self.sleep_task(me, request.seconds)
 
     def on_read_clock(self, me: Task, request: ask.ReadClock) -> float | Script:
         """Answer a rank's `ReadClock` request: return the virtual time in seconds."""
@@ -181,11 +169,6 @@ class PauseRequests:
             if (looks := self._blind_looks[me.rank_number, request.handle]) > _MOST_BLIND_LOOKS:
                 yield from stop_at_limit(self._run, RunEnding.BLIND, me, looks)
         return is_complete
-
-    def on_ask_others_deliver(self, me: Task, request: ask.AskOthersDeliver) -> bool:
-        """Answer a rank's `AskOthersDeliver` request: return whether another thread of the rank is running a call's
-        callbacks."""
-        return any(task is not me for _, task in me.rank.delivering)
 
     def _see_completions(self, me: Task, handles: Sequence[int]) -> Script:
         """Record for the exploration of schedules that the caller sees calls complete; wait for threads that run
