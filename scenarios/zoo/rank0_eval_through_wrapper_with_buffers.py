@@ -24,7 +24,12 @@ def train() -> DistributedDataParallel:
 
 @scenario(
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(0)),
-    reports=["pytorch/pytorch#54059", "jpata/particleflow#233", "LibreYOLO/libreyolo#594", "pytorch/pytorch#89716"],
+    reports=[
+        "pytorch/pytorch#54059",
+        "jpata/particleflow#233",
+        "LibreYOLO/libreyolo#594",
+        "pytorch/pytorch#89716",
+    ],
     tags=["ddp", "control-flow", "buffers"],
 )
 def rank0_eval_through_wrapper_with_buffers(rank: int) -> None:

@@ -10,7 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
-@scenario(expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1), reports=["pytorch/pytorch#38174"], tags=["ddp", "join"])
+@scenario(
+    expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1),
+    reports=["pytorch/pytorch#38174"],
+    tags=["ddp", "join"],
+)
 def uneven_inputs_without_join(rank: int) -> None:
     """Train on 5 batches, and on 4 on rank 1."""
     torch.manual_seed(rank)
