@@ -234,14 +234,8 @@ class PauseRequests:
         in_time = me.state is not _TIMED_OUT
         if not in_time:
             me.change_state(TaskChange.GO_ON)
-        completed, delivering = me.rank.completed, me.rank.delivering
-        while completed:  # repeats _deliver_completions: one more generator at each wait would cost 1 % of a barrier
-            entry = completed.pop(0), me
-            delivering.append(entry)
-            try:
-                yield DeliverCompletion(entry[0])
-            finally:
-                delivering.remove(entry)
+        if me.rank.completed:
+            yield from self._deliver_completions(me)
         return in_time
 
     def sleep_task(self, me: Task, seconds: float) -> Script:
