@@ -37,10 +37,7 @@ _SENDABLE_DTYPES = frozenset(DTYPES) - {torch.int16, torch.uint16, torch.uint32,
 
 @torch.no_grad()
 def broadcast_coalesced(
-    tensors: Sequence[Tensor],
-    src: int,
-    group: ProcessGroup | None = None,
-    buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+    tensors: Sequence[Tensor], src: int, group: ProcessGroup | None = None, buffer_bytes: int = DEFAULT_BUFFER_BYTES
 ) -> None:
     """Make the tensors of all ranks of `group` equal to those of its rank `src`, bit for bit.
 

@@ -59,13 +59,7 @@ class Bucket:
     """
 
     def __init__(
-        self,
-        index: int,
-        indices: Sequence[int],
-        parameters: Mapping[str, Parameter],
-        *,
-        is_last: bool,
-        is_sparse: bool,
+        self, index: int, indices: Sequence[int], parameters: Mapping[str, Parameter], *, is_last: bool, is_sparse: bool
     ) -> None:
         self.index = index
         self.indices = tuple(indices)

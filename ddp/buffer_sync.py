@@ -30,11 +30,7 @@ class BufferSync:
         self._plans: dict[When, _SyncPlan] = {}
 
     def set_strategy(
-        self,
-        name_or_tensor: str | Tensor,
-        hook: Strategy | str | BufferHook,
-        *,
-        when: When | str = When.BEFORE_FORWARD,
+        self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str = When.BEFORE_FORWARD
     ) -> None:
         """Replace the strategy of a buffer; all ranks must replace strategies in the same order."""
         self.strategies.set_strategy(name_or_tensor, hook, when=when)

@@ -128,11 +128,7 @@ class EngineJoinHook(JoinHook):
         self.model = model
         self._count = _PresentRankCount(model)
         self._coordinator = JoinCoordinator(
-            [model],
-            model.process_group,
-            model.join_device,
-            count_present=self._count,
-            tells_samples=weighs_samples,
+            [model], model.process_group, model.join_device, count_present=self._count, tells_samples=weighs_samples
         )
         model.begin_join(
             self._coordinator, divides_by_initial_size=divides_by_initial_size, weighs_samples=weighs_samples

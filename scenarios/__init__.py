@@ -8,14 +8,27 @@ The console, the pytest plugin, fuzzing and real jobs are in this package, too, 
 
 import typing
 
+from ddpsim.simulator.imports import importer_of_public_names as _importer_of_public_names
+
 if typing.TYPE_CHECKING:
-    from ddpsim.scenarios.files.loader import load, registry
-    from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario, shrink_scenario
-    from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, every_rank, finds, odd_one_out, repairs, scenario
-    from ddpsim.scenarios.pytest_plugin.fixtures import per_rank
-    from ddpsim.scenarios.running.exploring import explore_scenario
-    from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
-    from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
+    from ddpsim.scenarios.files.loader import load as load
+    from ddpsim.scenarios.files.loader import registry as registry
+    from ddpsim.scenarios.fuzzing.shrinking.shrinker import ShrunkScenario as ShrunkScenario
+    from ddpsim.scenarios.fuzzing.shrinking.shrinker import shrink_scenario as shrink_scenario
+    from ddpsim.scenarios.model import CLEAN as CLEAN
+    from ddpsim.scenarios.model import Expectation as Expectation
+    from ddpsim.scenarios.model import Scenario as Scenario
+    from ddpsim.scenarios.model import every_rank as every_rank
+    from ddpsim.scenarios.model import finds as finds
+    from ddpsim.scenarios.model import odd_one_out as odd_one_out
+    from ddpsim.scenarios.model import repairs as repairs
+    from ddpsim.scenarios.model import scenario as scenario
+    from ddpsim.scenarios.pytest_plugin.fixtures import per_rank as per_rank
+    from ddpsim.scenarios.running.exploring import explore_scenario as explore_scenario
+    from ddpsim.scenarios.running.runner import replay_scenario as replay_scenario
+    from ddpsim.scenarios.running.runner import run_scenario as run_scenario
+    from ddpsim.scenarios.training.snapshot import Snapshot as Snapshot
+    from ddpsim.scenarios.training.snapshot import snapshot as snapshot
 
 _PUBLIC_NAMES = {
     "files.loader": ("load", "registry"),
@@ -28,34 +41,6 @@ _PUBLIC_NAMES = {
 }
 _HOMES = {name: f"{__name__}.{home}" for home, names in _PUBLIC_NAMES.items() for name in names}
 
-__all__ = [
-    "CLEAN",
-    "Expectation",
-    "Scenario",
-    "ShrunkScenario",
-    "Snapshot",
-    "every_rank",
-    "explore_scenario",
-    "finds",
-    "load",
-    "odd_one_out",
-    "per_rank",
-    "registry",
-    "repairs",
-    "replay_scenario",
-    "run_scenario",
-    "scenario",
-    "shrink_scenario",
-    "snapshot",
-]
+__all__ = list(_HOMES)
 
-
-def __getattr__(name: str) -> object:
-    # Public names are imported at their first use: they need torch, which takes a second to import, and the command
-    # line in this package answers `--help` or a mistyped option without it.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ddpsim.simulator.imports import import_public_name
-
-    value = globals()[name] = import_public_name(_HOMES[name], name)
-    return value
+__getattr__ = _importer_of_public_names(__name__, _HOMES)

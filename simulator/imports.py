@@ -8,7 +8,7 @@ import gc
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,21 @@ def import_public_name(module: str, name: str) -> Any:
         if line := torch_too_old_message():
             raise ImportError(line) from None
         raise
+
+
+def importer_of_public_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return a package's `__getattr__`, which imports a public name from its module when it is first asked for.
+
+    torch takes a second to import, and neither `ddpsim --help`, a mistyped option nor a saved report needs it.
+    """
+
+    def import_when_asked_for(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = vars(sys.modules[package])[name] = import_public_name(homes[name], name)
+        return value
+
+    return import_when_asked_for
 
 
 def torch_too_old_message() -> str:

@@ -18,9 +18,7 @@ _OPTIONAL = ("accelerate", "dask", "lightning", "mlc-chakra", "pytorch-ignite", 
 _COMPILERS = ("c++", "g++", "clang++", "ninja", "nvcc")
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> int:
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> int:
     """Show versions, the machine, and what ddpsim needs and does not find. Paste it into a bug report.
 
     Exit status: 0 if nothing is missing, 1 if something is.

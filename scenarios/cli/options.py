@@ -54,13 +54,12 @@ OwnOrPolicy = Annotated[
     str | None,
     typer.Option(
         help=f"The policy that chooses which rank runs next: {join_names(RUNNING)}.  "
-        f"[default: the scenario file's schedule, or {DEFAULT}]",
+        f"[default: the scenario file's schedule, or {DEFAULT}]"
     ),
 ]
 Seed = Annotated[int, typer.Option(help=f"The random seed of policies {join_names(DRAWING, 'and')}.")]
 TransportName = Annotated[
-    str,
-    typer.Option(help="How bytes move: memory or gloo (simulated), or processes (real ones, not scheduled)."),
+    str, typer.Option(help="How bytes move: memory or gloo (simulated), or processes (real ones, not scheduled).")
 ]
 SimulatedTransport = Annotated[str, typer.Option(help="How bytes move: memory or gloo.")]
 Timeout = Annotated[

@@ -41,13 +41,7 @@ class ZooOutcome:
 
 
 def run_for_zoo(
-    scenario: model.Scenario,
-    engine: Engine,
-    report: ReportWriter,
-    *,
-    how: str,
-    transport: str,
-    **options: Any,
+    scenario: model.Scenario, engine: Engine, report: ReportWriter, *, how: str, transport: str, **options: Any
 ) -> ZooOutcome:
     """Run a scenario, and add the run to the report. An exception in ddpsim itself becomes the outcome of the run."""
     expected = scenario.expected_by(engine)

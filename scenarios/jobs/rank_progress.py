@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from ddpsim.simulator.records.record_texts import CPP_DTYPES
+
 BUSY_SHARE = 0.1
 """The share of a core from which a process counts as computing. A process that only waits uses almost none."""
 PATIENCE = 6
@@ -113,10 +115,6 @@ _READER = "_dump_fr_trace"
 """The private torch function that dumps the flight recorder: the last collectives on gloo, without messages between two
 ranks. Newer torch versions have one recorder per backend, and an argument for the backend that torch 2.13 lacks."""
 
-_DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64"}
-_DTYPES |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
-"""torch's dtype names by the recorder's C++ names; others are shown unchanged."""
-
 
 @dataclass(frozen=True, slots=True)
 class LastCalls:
@@ -169,6 +167,6 @@ def _entry_text(entry: Mapping[str, Any]) -> str:
 
 def _tensors_text(entry: Mapping[str, Any]) -> str:
     sizes: Sequence[Sequence[int]] = entry.get("input_sizes", ())
-    dtypes = [_DTYPES.get(name, name) for name in entry.get("input_dtypes", ())]
+    dtypes = [CPP_DTYPES.get(name, name) for name in entry.get("input_dtypes", ())]
     shown = [f"{dtype}{list(size)}" for dtype, size in zip(dtypes, sizes, strict=False)]
     return ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else "")

@@ -12,12 +12,7 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 @scenario(
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
-    reports=[
-        "Lightning-AI/pytorch-lightning#7773",
-        "pytorch/xla#8660",
-        "pytorch/pytorch#103305",
-        "xljh0520/JOTR#4",
-    ],
+    reports=["Lightning-AI/pytorch-lightning#7773", "pytorch/xla#8660", "pytorch/pytorch#103305", "xljh0520/JOTR#4"],
     tags=["raw"],
 )
 def allgather_shape_differs(rank: int) -> list[float]:

@@ -10,11 +10,7 @@ import torch.distributed as dist
 from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
-    reports=["pytorch/pytorch#60237"],
-    tags=["raw"],
-)
+@scenario(expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)), reports=["pytorch/pytorch#60237"], tags=["raw"])
 def allreduce_dtype_differs(rank: int) -> float:
     """Average the losses of all ranks; rank 1 had no batch."""
     losses = [] if rank == 1 else [0.5, 0.25]

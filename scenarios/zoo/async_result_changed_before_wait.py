@@ -10,11 +10,7 @@ import torch.distributed as dist
 from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.HAZARD_TENSOR_IN_FLIGHT, ranks=every_rank),
-    reports=[],
-    tags=["raw"],
-)
+@scenario(expected=finds(Code.HAZARD_TENSOR_IN_FLIGHT, ranks=every_rank), tags=["raw"])
 def async_result_changed_before_wait(rank: int) -> list[float]:
     """Average two numbers over the ranks."""
     mean = torch.tensor([1.0, float(rank)])

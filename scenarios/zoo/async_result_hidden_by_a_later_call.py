@@ -13,10 +13,7 @@ from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(
-    expected=finds(Code.RANK_ERROR, ranks=every_rank),
-    reports=["NVIDIA/physicsnemo#1761"],
-    tags=["raw"],
-    poison=True,
+    expected=finds(Code.RANK_ERROR, ranks=every_rank), reports=["NVIDIA/physicsnemo#1761"], tags=["raw"], poison=True
 )
 def async_result_hidden_by_a_later_call(rank: int) -> float:
     """Average a loss, and stop the training if it is no number."""

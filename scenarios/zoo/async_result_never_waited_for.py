@@ -10,11 +10,7 @@ import torch.distributed as dist
 from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.HAZARD_UNWAITED_WORK, ranks=every_rank),
-    reports=[],
-    tags=["raw", "teardown"],
-)
+@scenario(expected=finds(Code.HAZARD_UNWAITED_WORK, ranks=every_rank), tags=["raw", "teardown"])
 def async_result_never_waited_for(rank: int) -> None:
     """Add up a loss in the background, twice."""
     for step in range(2):

@@ -29,7 +29,6 @@ class Branches(nn.Module):
 @scenario(
     expected=finds(Code.RANK_ERROR, ranks=every_rank),
     under_ddp=CLEAN,
-    reports=[],
     tags=["reducer", "accumulation", "unused", "ddp"],
 )
 def backward_skipped_before_no_sync(rank: int) -> None:

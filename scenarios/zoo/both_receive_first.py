@@ -10,9 +10,7 @@ from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
 @scenario(
-    expected=finds(Code.DEADLOCK_CYCLE, ranks=every_rank),
-    reports=["pytorch/pytorch#11275"],
-    tags=["point-to-point"],
+    expected=finds(Code.DEADLOCK_CYCLE, ranks=every_rank), reports=["pytorch/pytorch#11275"], tags=["point-to-point"]
 )
 def both_receive_first(rank: int) -> float:
     """Take the running total of the rank before, add to it, and hand it on."""

@@ -40,12 +40,7 @@ def train(rank: int, divisor: int) -> Snapshot:
     return snapshot(model.module, gradients=True)
 
 
-@scenario(
-    expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=every_rank),
-    reports=[],
-    tags=["ddp", "hooks", "oracle"],
-    reference=alone,
-)
+@scenario(expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=every_rank), tags=["ddp", "hooks", "oracle"], reference=alone)
 def communication_hook_without_division(rank: int) -> Snapshot:
     """The sum as it is."""
     return train(rank, divisor=1)

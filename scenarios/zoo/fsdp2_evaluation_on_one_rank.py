@@ -22,11 +22,7 @@ def sharded() -> torch.nn.Module:
     return model
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_OPERATION, ranks=0),
-    tags=["fsdp2", "control-flow"],
-    min_world_size=3,
-)
+@scenario(expected=finds(Code.MISMATCH_OPERATION, ranks=0), tags=["fsdp2", "control-flow"], min_world_size=3)
 def fsdp2_evaluation_on_one_rank(rank: int) -> None:
     """Train for a step, evaluate on rank 0, and continue together."""
     model = sharded()

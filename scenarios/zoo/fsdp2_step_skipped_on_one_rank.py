@@ -23,11 +23,7 @@ def sharded() -> torch.nn.Module:
     return model
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_ORIGIN, ranks=1),
-    tags=["fsdp2", "optimizer", "control-flow"],
-    min_world_size=3,
-)
+@scenario(expected=finds(Code.MISMATCH_ORIGIN, ranks=1), tags=["fsdp2", "optimizer", "control-flow"], min_world_size=3)
 def fsdp2_step_skipped_on_one_rank(rank: int) -> None:
     """Train for three steps, but for the updates that a rank's own loss does not allow."""
     model = sharded()

@@ -10,12 +10,7 @@ import torch.distributed as dist
 from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_ORIGIN, ranks=1),
-    reports=[],
-    tags=["raw"],
-    min_world_size=3,
-)
+@scenario(expected=finds(Code.MISMATCH_ORIGIN, ranks=1), tags=["raw"], min_world_size=3)
 def gradients_reduced_largest_first(rank: int) -> None:
     """Average the gradients of two layers of one shape by hand."""
     model = _trained_once(rank)

@@ -19,11 +19,7 @@ def train(model: DistributedDataParallel) -> None:
         optimizer.step()  # found here
 
 
-@scenario(
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
-    reports=[],
-    tags=["ddp", "wrapping"],
-)
+@scenario(expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank), tags=["ddp", "wrapping"])
 def initialised_after_wrap(rank: int) -> None:
     """Seeds differ so that ranks draw different samples, and the weights are drawn as well."""
     torch.manual_seed(rank)

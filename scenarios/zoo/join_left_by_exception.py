@@ -17,10 +17,7 @@ def batch_of(rank: int, step: int) -> torch.Tensor:
     return torch.randn(8, 4)
 
 
-@scenario(
-    expected=finds(Code.RANK_ERROR, ranks=1),
-    tags=["ddp", "join", "control-flow"],
-)
+@scenario(expected=finds(Code.RANK_ERROR, ranks=1), tags=["ddp", "join", "control-flow"])
 def join_left_by_exception(rank: int) -> None:
     """Train on 4 batches."""
     torch.manual_seed(rank)

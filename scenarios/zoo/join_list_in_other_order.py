@@ -21,7 +21,6 @@ def models(rank: int) -> tuple[DistributedDataParallel, DistributedDataParallel]
 @scenario(
     expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)),
     under_ddp=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
-    reports=[],
     tags=["ddp", "join"],
 )
 def join_list_in_other_order(rank: int) -> None:

@@ -22,11 +22,7 @@ def train(batches: int, *, sparse: bool) -> None:
             optimizer.step()
 
 
-@scenario(
-    expected=finds(Code.RANK_ERROR, ranks=1),
-    under_ddp=CLEAN,
-    tags=["ddp", "join"],
-)
+@scenario(expected=finds(Code.RANK_ERROR, ranks=1), under_ddp=CLEAN, tags=["ddp", "join"])
 def join_sparse_gradients_without_a_batch(rank: int) -> None:
     """Train on 2 batches, and on none on rank 1."""
     train(0 if rank == 1 else 2, sparse=True)

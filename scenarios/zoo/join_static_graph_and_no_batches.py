@@ -10,11 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
-    under_ddp=CLEAN,
-    tags=["ddp", "join", "reducer"],
-)
+@scenario(expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)), under_ddp=CLEAN, tags=["ddp", "join", "reducer"])
 def join_static_graph_and_no_batches(rank: int) -> None:
     """Train on 3 batches, and on none on rank 1."""
     torch.manual_seed(rank)

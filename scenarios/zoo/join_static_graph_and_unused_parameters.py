@@ -25,11 +25,7 @@ class PartlyUsed(torch.nn.Module):
         return self.used(batch)  # type: ignore[no-any-return]
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)),
-    under_ddp=CLEAN,
-    tags=["ddp", "join", "reducer"],
-)
+@scenario(expected=finds(Code.MISMATCH_DTYPE, ranks=odd_one_out(1)), under_ddp=CLEAN, tags=["ddp", "join", "reducer"])
 def join_static_graph_and_unused_parameters(rank: int) -> None:
     """Train on 4 batches, and on 2 on rank 1, with both options."""
     torch.manual_seed(rank)

@@ -11,11 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)),
-    under_ddp=CLEAN,
-    tags=["ddp", "join", "loop"],
-)
+@scenario(expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)), under_ddp=CLEAN, tags=["ddp", "join", "loop"])
 def join_with_collective_in_the_loop(rank: int) -> list[float]:
     """Train on 4 batches, and on 2 on rank 1; reduce every loss."""
     torch.manual_seed(rank)

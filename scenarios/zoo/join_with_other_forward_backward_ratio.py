@@ -10,11 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
-    under_ddp=CLEAN,
-    tags=["ddp", "join"],
-)
+@scenario(expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)), under_ddp=CLEAN, tags=["ddp", "join"])
 def join_with_other_forward_backward_ratio(rank: int) -> None:
     """Train on 4 batches, and on 2 on rank 1; look at the predictions after each."""
     torch.manual_seed(rank)

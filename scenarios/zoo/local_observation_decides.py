@@ -23,12 +23,7 @@ def train(*, resumes: bool) -> None:
 
 
 @scenario(
-    expected=finds(
-        Code.MISMATCH_OPERATION,
-        ranks=odd_one_out(1),
-        shows=4,
-        otherwise=CLEAN,
-    ),
+    expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1), shows=4, otherwise=CLEAN),
     reports=["KempnerInstitute/KempnerForge#50", "ai2cm/ace#1407"],
     tags=["ddp", "control-flow"],
 )

@@ -22,9 +22,7 @@ def hand_over(rank: int, tokens: torch.Tensor) -> int:
 
 
 @scenario(
-    expected=finds(Code.MISMATCH_SHAPE, ranks=(0, 1)),
-    reports=["pytorch/pytorch#113376"],
-    tags=["point-to-point"],
+    expected=finds(Code.MISMATCH_SHAPE, ranks=(0, 1)), reports=["pytorch/pytorch#113376"], tags=["point-to-point"]
 )
 def message_longer_than_its_room(rank: int) -> int:
     """Send what there is."""

@@ -10,11 +10,7 @@ import torch.distributed as dist
 from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.DEADLOCK_CYCLE, ranks=(0, 1)),
-    reports=[],
-    tags=["point-to-point"],
-)
+@scenario(expected=finds(Code.DEADLOCK_CYCLE, ranks=(0, 1)), tags=["point-to-point"])
 def message_tags_differ(rank: int) -> float:
     """Hand a number from rank 0 to rank 1; rank 0 counts steps from 1, and rank 1 from 0."""
     number = torch.tensor([float(rank)])

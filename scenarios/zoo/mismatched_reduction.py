@@ -10,11 +10,7 @@ import torch.distributed as dist
 from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_REDUCTION, ranks=odd_one_out(1)),
-    reports=[],
-    tags=["raw", "mismatch"],
-)
+@scenario(expected=finds(Code.MISMATCH_REDUCTION, ranks=odd_one_out(1)), tags=["raw", "mismatch"])
 def mismatched_reduction(rank: int) -> list[float]:
     """Reduce two numbers over the ranks, with MAX on rank 1 and SUM elsewhere."""
     statistics = torch.tensor([1.0, float(rank)])

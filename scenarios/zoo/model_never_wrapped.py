@@ -9,12 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.UNCHECKED, ranks=every_rank),
-    reports=[],
-    tags=["ddp"],
-    check="replicas",
-)
+@scenario(expected=finds(Code.UNCHECKED, ranks=every_rank), tags=["ddp"], check="replicas")
 def model_never_wrapped(rank: int) -> None:
     """Train one step on the rank's own batch."""
     torch.manual_seed(0)

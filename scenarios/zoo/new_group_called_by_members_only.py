@@ -11,10 +11,7 @@ from ddpsim.scenarios.model import Code, finds, repairs, scenario
 
 
 @scenario(
-    expected=finds(Code.MISMATCH_GROUP, ranks=1),
-    reports=["pytorch/pytorch#25390"],
-    tags=["groups"],
-    min_world_size=3,
+    expected=finds(Code.MISMATCH_GROUP, ranks=1), reports=["pytorch/pytorch#25390"], tags=["groups"], min_world_size=3
 )
 def new_group_called_by_members_only(rank: int) -> None:
     """Make a group of all ranks but rank 1, then one of all ranks."""

@@ -21,11 +21,7 @@ def norm_of_weights() -> torch.Tensor:
     return norm
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_OPERATION, ranks=0),
-    tags=["dtensor", "control-flow"],
-    min_world_size=3,
-)
+@scenario(expected=finds(Code.MISMATCH_OPERATION, ranks=0), tags=["dtensor", "control-flow"], min_world_size=3)
 def norm_of_shards_read_on_one_rank(rank: int) -> None:
     """Work out a norm, and let rank 0 log it."""
     norm = norm_of_weights()

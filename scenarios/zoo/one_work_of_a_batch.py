@@ -15,10 +15,7 @@ def exchange(rank: int) -> list[dist.Work]:
     size = dist.get_world_size()
     received = torch.empty(2)
     return dist.batch_isend_irecv(  # found here
-        [
-            dist.P2POp(dist.irecv, received, (rank - 1) % size),
-            dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % size),
-        ]
+        [dist.P2POp(dist.irecv, received, (rank - 1) % size), dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % size)]
     )
 
 

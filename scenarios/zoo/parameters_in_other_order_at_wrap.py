@@ -37,7 +37,6 @@ def train(rank: int, names: list[str]) -> None:
 @scenario(
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(1)),
     under_ddp=finds(Code.RANK_ERROR, ranks=odd_one_out(1)),
-    reports=[],
     tags=["wrapping", "ddp"],
 )
 def parameters_in_other_order_at_wrap(rank: int) -> None:

@@ -11,11 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_REDUCTION, ranks=odd_one_out(1)),
-    reports=[],
-    tags=["raw", "ddp"],
-)
+@scenario(expected=finds(Code.MISMATCH_REDUCTION, ranks=odd_one_out(1)), tags=["raw", "ddp"])
 def reduce_op_differs(rank: int) -> float:
     """Train one step, then agree on the loss that decides whether to stop."""
     model = DistributedDataParallel(torch.nn.Linear(10, 1))

@@ -10,11 +10,7 @@ import torch.distributed as dist
 from ddpsim.scenarios.model import Code, every_rank, finds, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_ROOT, ranks=every_rank),
-    reports=["pytorch/pytorch#76527"],
-    tags=["raw"],
-)
+@scenario(expected=finds(Code.MISMATCH_ROOT, ranks=every_rank), reports=["pytorch/pytorch#76527"], tags=["raw"])
 def reduce_to_different_ranks(rank: int) -> float:
     """Add up the losses; every rank wants the sum."""
     loss = torch.tensor([float(rank)])

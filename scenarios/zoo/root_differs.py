@@ -10,11 +10,7 @@ import torch.distributed as dist
 from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_ROOT, ranks=odd_one_out(1)),
-    reports=["pytorch/pytorch#76527"],
-    tags=["raw"],
-)
+@scenario(expected=finds(Code.MISMATCH_ROOT, ranks=odd_one_out(1)), reports=["pytorch/pytorch#76527"], tags=["raw"])
 def root_differs(rank: int) -> list[float]:
     """Start from the checkpoint of rank 0; rank 1 has an old one, too."""
     has_checkpoint = rank in (0, 1)

@@ -40,9 +40,7 @@ def train(rank: int, *, skips: bool) -> None:
 
 
 @scenario(
-    expected=finds(Code.MISMATCH_OPERATION, ranks=1),
-    tags=["accumulation", "control-flow", "ddp"],
-    min_world_size=3,
+    expected=finds(Code.MISMATCH_OPERATION, ranks=1), tags=["accumulation", "control-flow", "ddp"], min_world_size=3
 )
 def skipped_by_the_loss_mask(rank: int) -> None:
     """Leave masked micro-batches out, and do not count them."""

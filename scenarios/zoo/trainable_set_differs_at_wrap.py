@@ -11,9 +11,7 @@ from ddpsim.scenarios.model import Code, finds, odd_one_out, repairs, scenario
 
 
 @scenario(
-    expected=finds(Code.RANK_ERROR, ranks=odd_one_out(1)),
-    reports=["pytorch/pytorch#73547"],
-    tags=["wrapping", "ddp"],
+    expected=finds(Code.RANK_ERROR, ranks=odd_one_out(1)), reports=["pytorch/pytorch#73547"], tags=["wrapping", "ddp"]
 )
 def trainable_set_differs_at_wrap(rank: int) -> None:
     """Freeze the body on rank 1, as its copy of a checkpoint says."""

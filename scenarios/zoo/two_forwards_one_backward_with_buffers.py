@@ -12,12 +12,7 @@ from ddpsim.scenarios.model import CLEAN, scenario
 
 @scenario(
     expected=CLEAN,
-    reports=[
-        "pytorch/pytorch#175024",
-        "pytorch/pytorch#22095",
-        "pytorch/pytorch#65907",
-        "pytorch/pytorch#175851",
-    ],
+    reports=["pytorch/pytorch#175024", "pytorch/pytorch#22095", "pytorch/pytorch#65907", "pytorch/pytorch#175851"],
     tags=["reducer", "buffers", "ddp"],
 )
 def two_forwards_one_backward_with_buffers(rank: int) -> None:

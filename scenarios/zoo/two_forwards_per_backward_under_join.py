@@ -10,12 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.scenarios.model import CLEAN, Code, finds, odd_one_out, repairs, scenario
 
 
-@scenario(
-    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
-    under_ddp=CLEAN,
-    reports=[],
-    tags=["ddp", "join"],
-)
+@scenario(expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)), under_ddp=CLEAN, tags=["ddp", "join"])
 def two_forwards_per_backward_under_join(rank: int) -> None:
     """Compare two views of 4 batches, and of 2 on rank 1."""
     torch.manual_seed(rank)

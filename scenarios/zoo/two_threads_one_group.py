@@ -25,9 +25,7 @@ def report() -> None:
 
 
 @scenario(
-    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(0), shows=7, otherwise=CLEAN),
-    reports=[],
-    tags=["raw", "control-flow"],
+    expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(0), shows=7, otherwise=CLEAN), tags=["raw", "control-flow"]
 )
 def two_threads_one_group(rank: int) -> None:
     """Report on a thread of its own, and train."""

@@ -30,12 +30,7 @@ class DivergencePoint:
 
 
 def find_closest_pass(
-    failing: Result,
-    passing: Result | None,
-    run: Run,
-    *,
-    drawn: int = 0,
-    is_over: Callable[[], bool] = lambda: False,
+    failing: Result, passing: Result | None, run: Run, *, drawn: int = 0, is_over: Callable[[], bool] = lambda: False
 ) -> tuple[Result, DivergencePoint] | None:
     """Return a passing execution that shares the longest known prefix of choices with the failing one, and where the
     two differ.

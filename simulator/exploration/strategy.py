@@ -116,12 +116,7 @@ COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
 
 
 def strategy_by_name(
-    policy: str | Strategy,
-    world_size: int,
-    *,
-    seed: int = 0,
-    depth: int | None = None,
-    preemptions: int | None = None,
+    policy: str | Strategy, world_size: int, *, seed: int = 0, depth: int | None = None, preemptions: int | None = None
 ) -> Strategy:
     """Return the strategy with a given name and options. Raises UsageError for an unknown name or option."""
     given = {"depth": depth, "preemptions": preemptions}

@@ -1,6 +1,5 @@
 """Process groups: their names, their ranks, and the monitored_barriers given up because ranks were missing."""
 
-from ddpsim.simulator.diagnosis.deadlock import lines_of_ranks
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.run import RunState
 from ddpsim.simulator.kernel.tasks import Task
@@ -17,7 +16,7 @@ class GroupRecords:
         """Each group's label, by the place in a store where its members meet and how many groups have met there."""
         self._taken: dict[str, int] = {}
         """How many groups proposed each label: device meshes may propose the same one, and then get a number."""
-        self._given_up: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.given_up: dict[tuple[str, int], tuple[int, ...]] = {}
         """The ranks that were missing when a monitored_barrier was given up, by group and the barrier's number in the
         group."""
 
@@ -44,16 +43,7 @@ class GroupRecords:
 
     def on_give_up_barrier(self, me: Task, request: ask.GiveUpBarrier) -> None:
         """Answer a rank's `GiveUpBarrier` request: record the ranks missing when it gave up a monitored_barrier."""
-        self._given_up[request.group, request.sequence] = request.missing
+        self.given_up[request.group, request.sequence] = request.missing
         self._time_outs.close_connections(
             me.rank_number, request.group, f"gave up monitored_barrier #{request.sequence}"
         )
-
-    def on_ask_given_up_barrier(self, me: Task, request: ask.AskGivenUpBarrier) -> tuple[int, ...]:
-        """Answer a rank's `AskGivenUpBarrier` request: return which ranks were missing when a barrier was given up."""
-        return self._given_up.get((request.group, request.sequence), ())
-
-    def on_ask_whereabouts(self, me: Task, request: ask.AskWhereabouts) -> tuple[str, ...]:
-        """Answer a rank's `AskWhereabouts` request: return lines of text that say what other ranks wait for or how they
-        ended."""
-        return lines_of_ranks(self._run.snapshot(), request.ranks)

@@ -16,7 +16,9 @@ from typing import Any
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.diagnosis.deadlock import lines_of_ranks
 from ddpsim.simulator.diagnosis.hazards import Noticed
+from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, Continue
@@ -42,13 +44,7 @@ class Kernel:
     """Decides which rank runs next, and which calls match. The host, which runs the ranks, calls these methods."""
 
     def __init__(
-        self,
-        world_size: int,
-        *,
-        policy: Policy,
-        budget: Budget,
-        faults: FaultPlan,
-        semantics: BackendSemantics = GLOO,
+        self, world_size: int, *, policy: Policy, budget: Budget, faults: FaultPlan, semantics: BackendSemantics = GLOO
     ) -> None:
         observer: Observer | None = getattr(policy, "observer", None)
         self.run = run = RunState(world_size, budget, observer, semantics)
@@ -61,11 +57,11 @@ class Kernel:
         self._lifecycle = lifecycle = TaskLifecycle(run, turns)
         groups, notes = GroupRecords(run, turns.time_outs), RankReports(run)
         self._serve: Mapping[type[Any], RequestHandler] = {
-            ask.Checkpoint: pauses.on_checkpoint,
-            ask.Poll: pauses.on_poll,
+            ask.Checkpoint: lambda me, request: pauses.pass_checkpoint(me, request.intent),
+            ask.Poll: lambda me, request: pauses.poll_task(me, request.intent),
             ask.Block: pauses.on_block,
             ask.AwaitOutside: pauses.on_await_outside,
-            ask.Sleep: pauses.on_sleep,
+            ask.Sleep: lambda me, request: pauses.sleep_task(me, request.seconds),
             ask.ReadClock: pauses.on_read_clock,
             ask.BeginCall: calls.on_begin_call,
             ask.IssueCall: calls.on_issue_call,
@@ -77,28 +73,28 @@ class Kernel:
             ask.StoreOperation: KeyValueStore(run, turns, pauses).on_store_operation,
             ask.FinishTask: lifecycle.on_finish_task,
             ask.AskMissingRanks: calls.on_ask_missing_ranks,
-            ask.AskOthersDeliver: pauses.on_ask_others_deliver,
+            ask.AskOthersDeliver: lambda me, request: any(task is not me for _, task in me.rank.delivering),
             ask.NameGroup: groups.on_name_group,
             ask.DeclareGroup: groups.on_declare_group,
             ask.SetTimeLimit: turns.time_outs.on_set_time_limit,
             ask.DestroyGroup: groups.on_destroy_group,
             ask.GiveUpBarrier: groups.on_give_up_barrier,
-            ask.AskGivenUpBarrier: groups.on_ask_given_up_barrier,
-            ask.AskWhereabouts: groups.on_ask_whereabouts,
+            ask.AskGivenUpBarrier: lambda me, request: groups.given_up.get(request, ()),
+            ask.AskWhereabouts: lambda me, request: lines_of_ranks(run.snapshot(), request.ranks),
             ask.StartThread: lifecycle.on_start_thread,
-            ask.WakeTask: lifecycle.on_wake_task,
+            ask.WakeTask: lambda me, request: turns.wake_task(request.number, from_outside=request.from_outside),
             ask.CancelThread: lifecycle.on_cancel_thread,
-            ask.SawThreadEnd: lifecycle.on_saw_thread_end,
-            ask.ProgramReturned: lifecycle.on_program_returned,
+            ask.SawThreadEnd: lambda me, request: run.observer.joined_thread(me.number, request.number),
+            ask.ProgramReturned: lambda me, request: run.record_event(EventKind.RETURN),
             ask.ProgramRaised: lifecycle.on_program_raised,
             ask.ReportAccesses: notes.on_report_accesses,
-            ask.ReleaseObject: notes.on_release_object,
-            ask.AcquireObject: notes.on_acquire_object,
-            ask.ReportLockUse: notes.on_report_lock_use,
-            ask.WriteNote: notes.on_write_note,
+            ask.ReleaseObject: lambda me, request: run.observer.created_key(me.number, request.object),
+            ask.AcquireObject: lambda me, request: run.observer.needed_key(me.number, request.object),
+            ask.ReportLockUse: lambda me, request: run.observer.used_feature(request.kind),
+            ask.WriteNote: lambda me, request: run.record_event(request.kind, text=request.text),
             Noticed: notes.on_noticed,
             ask.ReportAgreedValue: notes.compare_agreed_value,
-            ask.AskLatestStep: notes.on_ask_latest_step,
+            ask.AskLatestStep: lambda me, request: run.steps_of_wrappers.get(request, 0),
             ask.LoaderStarted: notes.on_loader_started,
             ask.SamplerStarted: notes.compare_sampled_parts,
             ask.StepDone: notes.on_step_done,

@@ -34,10 +34,6 @@ class TaskLifecycle:
         run.record_event(EventKind.NOTE, text=f"starts thread {request.name!r}")
         return task.number
 
-    def on_wake_task(self, me: Task, request: ask.WakeTask) -> None:
-        """Answer a rank's `WakeTask` request: let a waiting program or thread run again."""
-        self._turns.wake_task(request.number, from_outside=request.from_outside)
-
     def on_cancel_thread(self, me: Task, request: ask.CancelThread) -> None:
         """Answer a rank's `CancelThread` request: a thread of the caller's rank has to end early."""
         task = self._run.tasks.get(request.number)
@@ -48,20 +44,12 @@ class TaskLifecycle:
         self._turns.wake_task(task.number)
         task.change_state(TaskChange.CANCEL)
 
-    def on_saw_thread_end(self, me: Task, request: ask.SawThreadEnd) -> None:
-        """Answer a rank's `SawThreadEnd` request: the caller has seen the end of another thread."""
-        self._run.observer.joined_thread(me.number, request.number)
-
     def on_finish_task(self, me: Task, request: ask.FinishTask) -> Script:
         """Answer a rank's `FinishTask` request: the calling program or thread has ended, and another one runs."""
         self._turns.end_task(me, request.how)
         if me.is_main and self._run.connections is not None:
             self._run.connections.rank_ended(me.rank)
         yield from self.switch_from_ended_task(me)
-
-    def on_program_returned(self, me: Task, request: ask.ProgramReturned) -> None:
-        """Answer a rank's `ProgramReturned` request: the rank's program returned."""
-        self._run.record_event(EventKind.RETURN)
 
     def on_program_raised(self, me: Task, request: ask.ProgramRaised) -> Script | None:
         """Answer a rank's `ProgramRaised` request: the rank's program raised an exception."""

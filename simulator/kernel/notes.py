@@ -39,22 +39,6 @@ class RankReports:
         for access in request.accesses:
             self._run.observer.accessed(me.number, access)
 
-    def on_release_object(self, me: Task, request: ask.ReleaseObject) -> None:
-        """Answer a rank's `ReleaseObject` request: tell the schedule exploration that a lock or the like is free."""
-        self._run.observer.created_key(me.number, request.object)
-
-    def on_acquire_object(self, me: Task, request: ask.AcquireObject) -> None:
-        """Answer a rank's `AcquireObject` request: tell the schedule exploration that a lock or the like is held."""
-        self._run.observer.needed_key(me.number, request.object)
-
-    def on_report_lock_use(self, me: Task, request: ask.ReportLockUse) -> None:
-        """Answer a rank's `ReportLockUse` request: tell the exploration of schedules which kind of object is used."""
-        self._run.observer.used_feature(request.kind)
-
-    def on_write_note(self, me: Task, request: ask.WriteNote) -> None:
-        """Answer a rank's `WriteNote` request: write an event into the trace."""
-        self._run.record_event(request.kind, text=request.text)
-
     def on_noticed(self, me: Task, request: Noticed) -> None:
         """Record what a check noticed in a rank. A model replica is compared at once, before its tensors change."""
         if request.kind is NoticedKind.REPLICA:
@@ -65,10 +49,6 @@ class RankReports:
             users.setdefault((file, me.rank.calls_made, line), set()).add(me.rank.rank)
         else:
             self._run.noticed.append(request)
-
-    def on_ask_latest_step(self, me: Task, request: ask.AskLatestStep) -> int:
-        """Answer a rank's `AskLatestStep` request: return the latest training step of a DDP wrapper's calls."""
-        return self._run.steps_of_wrappers.get(request, 0)
 
     def on_loader_started(self, me: Task, request: ask.LoaderStarted) -> None:
         """Answer a rank's `LoaderStarted` request: count the batches of a data loader."""

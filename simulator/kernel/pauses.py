@@ -57,14 +57,6 @@ class PauseRequests:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def on_checkpoint(self, me: Task, request: ask.Checkpoint) -> Script:
-        """Answer a rank's `Checkpoint` request: other ranks and threads may run first."""
-        return self.pass_checkpoint(me, request.intent)
-
-    def on_poll(self, me: Task, request: ask.Poll) -> Script:
-        """Answer a rank's `Poll` request, after a check that failed: all other ranks and threads run first."""
-        return self.poll_task(me, request.intent)
-
     def on_block(self, me: Task, request: ask.Block) -> Script:
         """Answer a rank's `Block` request: wait until another rank or thread wakes the caller."""
         wait = request.wait
@@ -94,10 +86,6 @@ class PauseRequests:
             me.change_state(TaskChange.GO_ON)
         yield from self._deliver_completions(me)
         return turns.real_seconds_allowed if in_time else None
-
-    def on_sleep(self, me: Task, request: ask.Sleep) -> Script:
-        """Answer a rank's `Sleep` request: wait in virtual time. A sleep of 0 seconds lets all others run first."""
-        return self.sleep_task(me, request.seconds)
 
     def on_read_clock(self, me: Task, request: ask.ReadClock) -> float | Script:
         """Answer a rank's `ReadClock` request: return the virtual time in seconds."""
@@ -182,11 +170,6 @@ class PauseRequests:
                 yield from stop_at_limit(self._run, RunEnding.BLIND, me, looks)
         return is_complete
 
-    def on_ask_others_deliver(self, me: Task, request: ask.AskOthersDeliver) -> bool:
-        """Answer a rank's `AskOthersDeliver` request: return whether another thread of the rank is running a call's
-        callbacks."""
-        return any(task is not me for _, task in me.rank.delivering)
-
     def _see_completions(self, me: Task, handles: Sequence[int]) -> Script:
         """Record for the exploration of schedules that the caller sees calls complete; wait for threads that run
         callbacks of these calls."""
@@ -251,14 +234,8 @@ class PauseRequests:
         in_time = me.state is not _TIMED_OUT
         if not in_time:
             me.change_state(TaskChange.GO_ON)
-        completed, delivering = me.rank.completed, me.rank.delivering
-        while completed:  # repeats _deliver_completions: one more generator at each wait would cost 1 % of a barrier
-            entry = completed.pop(0), me
-            delivering.append(entry)
-            try:
-                yield DeliverCompletion(entry[0])
-            finally:
-                delivering.remove(entry)
+        if me.rank.completed:
+            yield from self._deliver_completions(me)
         return in_time
 
     def sleep_task(self, me: Task, seconds: float) -> Script:

@@ -11,6 +11,7 @@ than `MOST_POLLS` failed polls repeats.
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.choices import RedundantRun
@@ -74,9 +75,11 @@ class SpinDetection(Observer):
         self._loops[look[1]] = is_loop
         self.has_learned = True
 
-    def note_progress(self) -> None:
+    def note_progress(self, *_: Any, **__: Any) -> None:
         """Count progress: something has happened for which a thread may poll."""
         self._progress += 1
+
+    issued_call = started_thread = woke_task = note_progress
 
     def _failed_polls(self, look: _Poll) -> int:
         progress, count = self._counts.get(look, (0, 0))
@@ -102,18 +105,6 @@ class SpinDetection(Observer):
         """Record an access for which other threads may poll; `issued_call` does so for calls."""
         if access.mode is AccessMode.WRITE or (access.mode is AccessMode.CONTRIBUTE and access.object[0] != "call"):
             self.note_progress()
-
-    def issued_call(self, rank: int, name: object, call: object) -> None:
-        """Record that a rank issued a call, which is progress."""
-        self.note_progress()
-
-    def started_thread(self, rank: int, thread: int) -> None:
-        """Record that a thread started, which is progress."""
-        self.note_progress()
-
-    def woke_task(self, by: int | None, rank: int) -> None:
-        """Record that a thread continues, which is progress."""
-        self.note_progress()
 
     def cancelled_thread(self, rank: int) -> None:
         """Record that a thread was cancelled, so that it polls no more."""

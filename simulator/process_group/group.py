@@ -318,12 +318,7 @@ class SimulatedGroup(NamedGroup):
         return self._issue_collective(rules, signature, payload, outputs)
 
     def _issue_collective(
-        self,
-        rules: GlooRules,
-        signature: Signature,
-        payload: Payload,
-        result: list[Any],
-        refusal: str | None = None,
+        self, rules: GlooRules, signature: Signature, payload: Payload, result: list[Any], refusal: str | None = None
     ) -> Any:
         """Issue a call that moves tensors. `refusal`: the backend's error, if any, which a wait raises."""
         assert signature.dtype is not None

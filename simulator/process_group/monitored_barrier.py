@@ -14,12 +14,7 @@ _ANSWER_SECONDS = 0.001
 
 
 def wait_at_barrier(
-    host: Host,
-    pending: PendingCall,
-    members: tuple[int, ...],
-    timeout: timedelta | None,
-    *,
-    wait_all_ranks: bool,
+    host: Host, pending: PendingCall, members: tuple[int, ...], timeout: timedelta | None, *, wait_all_ranks: bool
 ) -> None:
     """Wait for the other ranks of a monitored_barrier.
 

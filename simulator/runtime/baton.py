@@ -16,10 +16,7 @@ class Baton:
     """The baton: the right to run. A thread without it sleeps at a lock of its own, `RankThread.baton`."""
 
     def __init__(
-        self,
-        kernel: KernelInterface,
-        ranks: Sequence[ThreadedRank],
-        switch: Callable[[int | None, int | None], None],
+        self, kernel: KernelInterface, ranks: Sequence[ThreadedRank], switch: Callable[[int | None, int | None], None]
     ) -> None:
         self.running: RankThread | None = None
         """The thread that has the baton (the right to run)."""

@@ -32,11 +32,7 @@ class Event(torch.Event):
     _is_timed = False
 
     def __new__(
-        cls,
-        enable_timing: bool = False,
-        blocking: bool = False,
-        interprocess: bool = False,
-        external: bool = False,
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> Event:
         """Make an event. Raises NotImplementedError for one that other processes can use."""
         if interprocess:

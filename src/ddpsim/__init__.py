@@ -13,32 +13,46 @@ import typing
 # looks for __main__.py, which lies here in a checkout, too.
 __path__[:] = dict.fromkeys([os.path.dirname(os.path.realpath(os.path.join(__path__[0], "simulator"))), __path__[0]])
 
+from ddpsim.simulator.imports import importer_of_public_names as _importer_of_public_names  # noqa: E402
+
 if typing.TYPE_CHECKING:
-    from ddpsim.simulator.agreeing import agree
-    from ddpsim.simulator.api import explore, replay, simulate, simulate_program
-    from ddpsim.simulator.budget import Budget
-    from ddpsim.simulator.calls import Call, Site
-    from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Schedule
-    from ddpsim.simulator.errors import (
-        InjectedCrashError,
-        InternalError,
-        RankLostError,
-        ReplayDivergedError,
-        ReplayError,
-        SimulatorError,
-        UsageError,
-        VerdictError,
-    )
-    from ddpsim.simulator.events import Event, EventKind
-    from ddpsim.simulator.exploration.exploration import Exploration, Progress
-    from ddpsim.simulator.faults import Crash, Delay, EarlyReturn
-    from ddpsim.simulator.policies.pct import Pct
-    from ddpsim.simulator.result import Result
-    from ddpsim.simulator.shrinking.greedy import ShrinkProgress
-    from ddpsim.simulator.shrinking.shrunk_schedule import ShrunkSchedule, shrink
-    from ddpsim.simulator.trace import Trace
-    from ddpsim.simulator.verdict import Code, Finding, Verdict
-    from ddpsim.simulator.waits import Waiting
+    from ddpsim.simulator.agreeing import agree as agree
+    from ddpsim.simulator.api import explore as explore
+    from ddpsim.simulator.api import replay as replay
+    from ddpsim.simulator.api import simulate as simulate
+    from ddpsim.simulator.api import simulate_program as simulate_program
+    from ddpsim.simulator.budget import Budget as Budget
+    from ddpsim.simulator.calls import Call as Call
+    from ddpsim.simulator.calls import Site as Site
+    from ddpsim.simulator.choices import ChoiceKind as ChoiceKind
+    from ddpsim.simulator.choices import ChoicePoint as ChoicePoint
+    from ddpsim.simulator.choices import Policy as Policy
+    from ddpsim.simulator.choices import Schedule as Schedule
+    from ddpsim.simulator.errors import InjectedCrashError as InjectedCrashError
+    from ddpsim.simulator.errors import InternalError as InternalError
+    from ddpsim.simulator.errors import RankLostError as RankLostError
+    from ddpsim.simulator.errors import ReplayDivergedError as ReplayDivergedError
+    from ddpsim.simulator.errors import ReplayError as ReplayError
+    from ddpsim.simulator.errors import SimulatorError as SimulatorError
+    from ddpsim.simulator.errors import UsageError as UsageError
+    from ddpsim.simulator.errors import VerdictError as VerdictError
+    from ddpsim.simulator.events import Event as Event
+    from ddpsim.simulator.events import EventKind as EventKind
+    from ddpsim.simulator.exploration.exploration import Exploration as Exploration
+    from ddpsim.simulator.exploration.exploration import Progress as Progress
+    from ddpsim.simulator.faults import Crash as Crash
+    from ddpsim.simulator.faults import Delay as Delay
+    from ddpsim.simulator.faults import EarlyReturn as EarlyReturn
+    from ddpsim.simulator.policies.pct import Pct as Pct
+    from ddpsim.simulator.result import Result as Result
+    from ddpsim.simulator.shrinking.greedy import ShrinkProgress as ShrinkProgress
+    from ddpsim.simulator.shrinking.shrunk_schedule import ShrunkSchedule as ShrunkSchedule
+    from ddpsim.simulator.shrinking.shrunk_schedule import shrink as shrink
+    from ddpsim.simulator.trace import Trace as Trace
+    from ddpsim.simulator.verdict import Code as Code
+    from ddpsim.simulator.verdict import Finding as Finding
+    from ddpsim.simulator.verdict import Verdict as Verdict
+    from ddpsim.simulator.waits import Waiting as Waiting
 
 _PUBLIC_NAMES = {
     "agreeing": ("agree",),
@@ -69,53 +83,6 @@ _PUBLIC_NAMES = {
 }
 _HOMES = {name: f"{__name__}.simulator.{home}" for home, names in _PUBLIC_NAMES.items() for name in names}
 
-__all__ = [
-    "Budget",
-    "Call",
-    "ChoiceKind",
-    "ChoicePoint",
-    "Code",
-    "Crash",
-    "Delay",
-    "EarlyReturn",
-    "Event",
-    "EventKind",
-    "Exploration",
-    "Finding",
-    "InjectedCrashError",
-    "InternalError",
-    "Pct",
-    "Policy",
-    "Progress",
-    "RankLostError",
-    "ReplayDivergedError",
-    "ReplayError",
-    "Result",
-    "Schedule",
-    "ShrinkProgress",
-    "ShrunkSchedule",
-    "SimulatorError",
-    "Site",
-    "Trace",
-    "UsageError",
-    "Verdict",
-    "VerdictError",
-    "Waiting",
-    "agree",
-    "explore",
-    "replay",
-    "shrink",
-    "simulate",
-    "simulate_program",
-]
+__all__ = list(_HOMES)
 
-
-def __getattr__(name: str) -> object:
-    # torch takes a second to import, and neither `ddpsim --help` nor a saved report needs it: a public name is imported
-    # when it is first asked for.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ddpsim.simulator.imports import import_public_name
-
-    value = globals()[name] = import_public_name(_HOMES[name], name)
-    return value
+__getattr__ = _importer_of_public_names(__name__, _HOMES)

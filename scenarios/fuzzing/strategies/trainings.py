@@ -206,11 +206,7 @@ def limit_to_torch(training: Training) -> Training:
     # A joined rank answers for a static graph that it has recorded; its map of used parameters may be outdated.
     has_recorded = isinstance(training.iterations, tuple) and min(training.iterations) > 0
     is_static = has_recorded and bool(training.engine_options["static_graph"])
-    options: dict[str, Any] = {
-        **training.engine_options,
-        "find_unused_parameters": False,
-        "static_graph": is_static,
-    }
+    options: dict[str, Any] = {**training.engine_options, "find_unused_parameters": False, "static_graph": is_static}
     # It divides by the ranks present only the gradients of the first model, and none that go through a hook.
     divides_by_all = training.communication_hook is not None or len(training.networks) > 1
     return replace(
