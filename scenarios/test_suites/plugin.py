@@ -137,7 +137,7 @@ class SuitePlugin:
 
     def _lines(self, config: pytest.Config) -> Iterator[str]:
         if self._tests:
-            yield from summary_lines(self._tests)
+            yield from summary_lines(self._tests, is_verbose=config.option.verbose > 0)
         if config.getoption("ddpsim_annotations"):
             yield from annotations(self._tests)
         if path := config.getoption("ddpsim_sarif"):

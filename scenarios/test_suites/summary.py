@@ -64,14 +64,17 @@ def test_of_report(name: str, outcome: str, seconds: float, properties: Iterable
     return SuiteTest(name, outcome, seconds, SuiteRow(**{key: value for key, value in own.items() if key in known}))
 
 
-def summary_lines(tests: Sequence[SuiteTest]) -> Iterator[str]:
-    """Yield the lines of a suite's summary: counts, codes, flaky tests, hazards, and the slowest tests."""
+def summary_lines(tests: Sequence[SuiteTest], *, is_verbose: bool = False) -> Iterator[str]:
+    """Yield the lines of a suite's summary: counts, codes, hazards, flaky tests, the slowest tests, and if it is
+    verbose why each test has ranks as processes."""
     processes = [each for each in tests if each.row.isolation == "process"]
     yield f"ddpsim: {count_with_noun(len(tests), 'test')} on simulated ranks, {len(processes)} with ranks as processes"
     for title, codes in (("codes", "codes"), ("hazards", "hazards"), ("why processes", "why")):
         counted = Counter(code for each in tests for code in getattr(each.row, codes).split(", ") if code)
         if counted:
             yield f"  {title}: {', '.join(f'{count} {code}' for code, count in counted.most_common())}"
+    for each in processes if is_verbose else ():
+        yield f"  processes: {each.name} ({each.row.why or '--ddpsim-isolation'})"
     for each in tests:
         if each.row.flaky:
             yield f"  flaky: {each.name}  {each.row.schedules}  {each.row.flaky}"
