@@ -82,10 +82,11 @@ class SuitePlugin:
         found = on_threads = attempt(replace(self._terms, isolation=self._forced or first))
         why = found.attempt.why_processes
         if why and self._forced is None:
-            self._why_processes[scope] = why
             found = attempt(replace(self._terms, isolation="process"))
             if found.outcome == on_threads.outcome == "failed" and _message(found) == _message(on_threads):
                 found = on_threads  # it has the tracebacks
+            else:
+                self._why_processes[scope] = why
         row = found.attempt.row(self._why_processes.get(scope, ""))
         if self._schedules and found.attempt.results:
             terms = found.attempt.terms
