@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ddpsim.scenarios import load
 from tests.docs.blocks import ROOT, Block
 from tests.docs.commands import run
@@ -23,7 +25,7 @@ TIMES = ((r"\b\d+ ms$", "[] ms"), (r"(, |\b(?:in|for) )\d+\.\d+ ?s$", r"\1[] s")
 COMMAND = re.compile(
     r"^\s*(\$|>>>|ddpsim|pytest|python3?|pip|torchrun|mkdocs|git|ls|cd|cat|curl|dot)\s|^\s*select\s", re.M | re.I
 )
-LANGUAGES = ("console", "json", "pycon", "python", "sh", "sql", "text", "toml")
+LANGUAGES = ("console", "json", "pycon", "python", "sh", "sql", "text", "toml", "yaml")
 
 
 class PageRun:
@@ -66,6 +68,11 @@ class PageRun:
     def _text(self, block: Block) -> Iterator[str]:
         if command := COMMAND.search(block.text):
             yield f"has a command, {command[0].strip()!r}, expected output or a drawing: commands are console or sh"
+
+    def _yaml(self, block: Block) -> Iterator[str]:
+        """A workflow of a CI service: it can only be read."""
+        if not isinstance(yaml.safe_load(block.text), dict):
+            yield "is no mapping"
 
     def _sql(self, block: Block) -> Iterator[str]:
         """Of a trace; tests/reports/browser/test_perfetto.py asks it, where the Perfetto UI can be opened."""
