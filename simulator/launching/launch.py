@@ -8,7 +8,6 @@ enough, nor is starting a process that makes no group, such as a logger or a mon
 import ast
 import os
 import re
-import select
 import socket
 import sys
 import time
@@ -21,7 +20,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.program_ranks import Guardian, adopting_orphans, start_launcher
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
+from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection, readable_files
 from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.messages import unpickle_value
@@ -260,7 +259,7 @@ class LauncherRun:
 
     def _receive_message(self, seconds: float) -> Any:
         """Wait for a message of the launcher, and return it; None if no message arrives in time."""
-        if not select.select([self._line], [], [], seconds)[0]:
+        if not readable_files([self._line], seconds):
             return None
         message, files = self._line.receive()
         if isinstance(message, launcher_line.StartedRank):

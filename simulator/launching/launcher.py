@@ -15,7 +15,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
-import select
 import site
 import sys
 import sysconfig
@@ -36,7 +35,7 @@ from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.program_ranks import ProcessResources
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes import own_process
-from ddpsim.simulator.rank_processes.channel import PacketConnection
+from ddpsim.simulator.rank_processes.channel import PacketConnection, readable_files
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig, RankConfig
@@ -194,7 +193,7 @@ class RankPopen:
         return self._wait_for_exit_code(timeout)
 
     def _wait_for_exit_code(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self.sentinel], [], [], timeout)[0]:
+        if self.returncode is None and readable_files([self.sentinel], timeout):
             data = os.read(self.sentinel, launcher_line.EXIT_CODE.size)
             self.returncode = launcher_line.EXIT_CODE.unpack(data)[0] if data else -9
         return self.returncode

@@ -8,7 +8,6 @@ import gc
 import importlib
 import os
 import pickle
-import select
 import socket
 import sys
 import threading
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ddpsim.simulator.errors import InternalError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.imports import pause_garbage_collection
-from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection
+from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection, readable_files
 
 FILES_OF_A_RANK = 6
 """A rank's channel, arena, output, errors, stack and file of `FirstUseAnnouncement`; a launcher has one more file."""
@@ -106,7 +105,7 @@ class _CallerWatch:
         os.close(self._files[1])
 
     def _exit_with_caller(self) -> None:
-        if self._files[0] in select.select(self._files, [], [])[0]:
+        if self._files[0] in readable_files(self._files):
             os._exit(0)
 
 
@@ -146,7 +145,7 @@ class _RankServer:
 
     def _receive_request(self) -> tuple[Any, list[int]]:
         """Wait for a message and its files. Raises EOFError if the caller has ended."""
-        if self._line.fileno() not in select.select([self._line.fileno(), self._is_caller_there], [], [])[0]:
+        if self._line.fileno() not in readable_files([self._line, self._is_caller_there]):
             raise EOFError
         message, files = self._line.receive()
         if message is None:

@@ -1,10 +1,11 @@
 """Two-way connections between processes that transport pickled values: a stream, and packets with files."""
 
 import pickle
+import select
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 _End = TypeVar("_End", bound="_ConnectionEnd")
 
@@ -13,6 +14,21 @@ _READ_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 17
 _MOST_FILES = 253
 """The most open files that the operating system sends with one packet."""
+
+
+class _HasFile(Protocol):
+    def fileno(self) -> int: ...
+
+
+def readable_files(files: Sequence[int | _HasFile], seconds: float | None = None) -> set[int]:
+    """Wait until some files can be read, and return the numbers of these; none after so many seconds.
+
+    `select.select` does the same for file numbers below 1024, which a few hundred ranks exceed.
+    """
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return {number for number, _ in poll.poll(None if seconds is None else seconds * 1000)}
 
 
 class _ConnectionEnd:

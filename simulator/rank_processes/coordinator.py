@@ -19,6 +19,7 @@ from ddpsim.simulator.kernel.requests import FinishTask, Request
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase, TaskChange, TaskState
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.rank_processes import messages
+from ddpsim.simulator.rank_processes.channel import readable_files
 from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.debugger_desk import DebuggerServer
 from ddpsim.simulator.rank_processes.inbox import Known, MoveData, PostedCalls, QueuedMessage, RankInbox
@@ -349,7 +350,7 @@ class RankCoordinator:
     def _await_last_message(self, inbox: RankInbox) -> None:
         child, end = inbox.child, time.monotonic() + _LAST_WORD_SECONDS
         while child.ended is None and not inbox.is_gone:
-            if select.select([child.channel], [], [], _WATCH_SECONDS)[0]:
+            if readable_files([child.channel], _WATCH_SECONDS):
                 inbox.read_messages()
             elif time.monotonic() > end:
                 child.kill_process()

@@ -1,7 +1,6 @@
 """The coordinator's server for debuggers in ranks: it reads lines for them, answers queries, and opens other ranks."""
 
 import re
-import select
 import sys
 from bdb import BdbQuit
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import RunEnding, RunPhase
 from ddpsim.simulator.rank_processes import messages
+from ddpsim.simulator.rank_processes.channel import readable_files
 from ddpsim.simulator.rank_processes.inbox import RankInbox
 from ddpsim.simulator.rank_processes.messages import DebuggerReply
 from ddpsim.simulator.runtime.call_sites import is_user_file
@@ -128,7 +128,7 @@ class DebuggerServer:
         inbox = self._inboxes[rank]
         inbox.send_to_rank(messages.OpenDebugger())
         while not inbox.is_gone:
-            if select.select([inbox.child.channel], [], [], _VISIT_SECONDS)[0]:
+            if readable_files([inbox.child.channel], _VISIT_SECONDS):
                 inbox.read_messages()
                 if (looked := self.serve_debugger(inbox)) is not None:
                     return None if self._is_run_ending else VisitResult(looked.then)
