@@ -5,7 +5,7 @@ runs again with ranks as processes, and that outcome counts. The later tests of 
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
@@ -18,6 +18,7 @@ from ddpsim import Policy
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
+from ddpsim.scenarios.test_suites.processes import ProcessesOfTest
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, Terms
 from ddpsim.scenarios.test_suites.schedules import Attempted, ScheduleSearch
 from ddpsim.scenarios.test_suites.summary import SuiteTest, annotations, summary_lines, test_of_report, write_sarif
@@ -43,6 +44,7 @@ class SuitePlugin:
         policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else DEFAULT_DRAWING)
         self._terms = replace(terms, policy=policy, seed=seed or 0)
         self._schedules: int = config.getoption("ddpsim_explore") or 0
+        self._processes = ProcessesOfTest(self._ranks, self._replaced)
         with suppress(ImportError):  # without expecttest, for instance, no test can use these classes either
             torch_bases.adapt(importlib.import_module(torch_bases.MODULE), self._ranks, self._replaced)
 
@@ -76,6 +78,7 @@ class SuitePlugin:
             try:
                 return Attempted(own, runtestprotocol(item, log=False, nextitem=nextitem))
             finally:
+                self._processes.close()
                 self._ranks.attempt = None
 
         first = "process" if scope in self._why_processes else "thread"
@@ -106,6 +109,14 @@ class SuitePlugin:
                 if row.flaky and report.when == "call":
                     report.sections.append(("ddpsim: the outcome depends on the schedule", row.schedules))
         return found
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Fail a test for what its processes have done, whether or not it has waited for them."""
+        __tracebackhide__ = True
+        yield
+        if line := self._processes.run_left_ranks():
+            item.warn(pytest.PytestWarning(line))
 
     # --- the suite ----------------------------------------------------------------------------------------------------
 

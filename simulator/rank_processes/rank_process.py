@@ -228,7 +228,7 @@ class _RankProcess:
                     self._own_channel.send_message(self._final_message())
             leave(status)
 
-        if self._rank_config.common.is_program:
+        if not self._rank_config.common.makes_groups:  # a program, or a rank of a test that starts its ranks itself
             replaced.set_attribute(os, "_exit", end_process)
         try:
             yield
