@@ -18,6 +18,7 @@ from ddpsim import Policy
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
+from ddpsim.scenarios.test_suites.pools import PoolsOfTest
 from ddpsim.scenarios.test_suites.processes import ProcessesOfTest
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, Terms
 from ddpsim.scenarios.test_suites.schedules import Attempted, ScheduleSearch
@@ -45,6 +46,7 @@ class SuitePlugin:
         self._terms = replace(terms, policy=policy, seed=seed or 0)
         self._schedules: int = config.getoption("ddpsim_explore") or 0
         self._processes = ProcessesOfTest(self._ranks, self._replaced)
+        PoolsOfTest(self._ranks, self._replaced)
         with suppress(ImportError):  # without expecttest, for instance, no test can use these classes either
             torch_bases.adapt(importlib.import_module(torch_bases.MODULE), self._ranks, self._replaced)
 
@@ -85,11 +87,12 @@ class SuitePlugin:
         found = on_threads = attempt(replace(self._terms, isolation=self._forced or first))
         why = found.attempt.why_processes
         if why and self._forced is None:
-            self._why_processes[scope] = why
             found = attempt(replace(self._terms, isolation="process"))
+            if on_threads.attempt.changed or found.outcome != on_threads.outcome:
+                self._why_processes[scope] = why
             if found.outcome == on_threads.outcome == "failed" and _message(found) == _message(on_threads):
                 found = on_threads  # it has the tracebacks
-        row = found.attempt.row(self._why_processes.get(scope, ""))
+        row = found.attempt.row(self._why_processes.get(scope, why))
         if self._schedules and found.attempt.results:
             terms = found.attempt.terms
 

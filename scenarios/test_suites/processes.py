@@ -66,7 +66,7 @@ class ProcessesOfTest:
                 last[0].positions = positions
                 return last[0]
         positions = arguments_with_number(worker, 0)
-        if not positions or not (is_worker_of_spawn(worker) or _may_make_group(function)):
+        if not positions or not (is_worker_of_spawn(worker) or may_make_group(function)):
             return None
         self._worlds.append(World(self._ranks, function, positions))
         return self._worlds[-1]
@@ -145,7 +145,7 @@ def _definitions_in(file: str) -> ProjectDefinitions:
         return ProjectDefinitions({file: ast.parse(opened.read())})
 
 
-def _may_make_group(function: Any) -> bool:
+def may_make_group(function: Any) -> bool:
     """Return whether a process's function may make a process group, as far as its file shows."""
     try:
         call = ast.parse(f"Process(target={function.__name__})", mode="eval").body

@@ -6,14 +6,16 @@ its `Terms`, and applies them to each run that the test starts.
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
 
-from ddpsim import Budget, Result, UsageError, Verdict, simulate
+from ddpsim import Budget, Code, Result, UsageError, Verdict, simulate
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
     RunOfTest,
@@ -31,6 +33,7 @@ from ddpsim.scenarios.test_suites.summary import SuiteRow
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.policies.named import DEFAULT
 from ddpsim.simulator.rank_processes.own_process import function_rank_environment
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,9 @@ class Attempt:
             return ""
         if self.changed:
             return f"ranks change {self.changed[0]}"
+        found = [finding for result in self.results for finding in result.findings]
+        if shared := [finding.summary for finding in found if finding.code is Code.HAZARD_SHARED_PROCESS]:
+            return shared[0]
         return "" if all(each.verdict is Verdict.PASS for each in self.results) else "it fails on threads"
 
     def row(self, why: str) -> SuiteRow:
@@ -130,7 +136,8 @@ class RanksOfTest:
 
         states = ModuleStates() if isolation == "thread" else None
         try:
-            result = self._simulate(run_rank, world_size, attempt, isolation, has_group)
+            with _process_kept(attempt) if isolation == "thread" else nullcontext():
+                result = self._simulate(run_rank, world_size, attempt, isolation, has_group)
         except UsageError as error:
             raise RanksFailed(str(error)) from None
         if states is not None and on is None and (changed := states.changed_names()):
@@ -166,6 +173,30 @@ class RanksOfTest:
             result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
         again = replay_command(attempt.item, str(result.schedule))
         return result.with_replay(f"{again} --ddpsim --ddpsim-isolation {isolation}")
+
+
+@contextmanager
+def _process_kept(attempt: Attempt) -> Iterator[None]:
+    """Keep the process, in which ranks are threads, from a rank that ends it, and keep its working directory."""
+    folder, process, replaced = os.getcwd(), os.getpid(), ReplacedAttributes()
+
+    def end_rank(original: Callable[..., Any], *arguments: int) -> None:
+        is_own = len(arguments) == 1 or arguments[0] in (process, threading.get_native_id())
+        if os.getpid() != process or not is_own:
+            original(*arguments)
+            return
+        attempt.changed.append(f"the process, by os.{original.__name__}")
+        raise SystemExit(arguments[-1])
+
+    for name in ("_exit", "kill"):
+        replaced.replace_attribute(os, name, lambda original: partial(end_rank, original))
+    try:
+        yield
+    finally:
+        replaced.restore_attributes()
+        if os.getcwd() != folder:
+            attempt.changed.append("the working directory")
+            os.chdir(folder)
 
 
 def _take_environment(environment: Mapping[str, str | None]) -> None:

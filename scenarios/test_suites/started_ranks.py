@@ -21,7 +21,7 @@ from ddpsim.simulator.launching.launcher import WorkerBody, run_worker
 _GLANCES = 3
 """A test that asks more often than this for a process's exit code waits for it."""
 
-_SHARED = re.compile(rb"multiprocessing\.(connection|heap|managers|queues|sharedctypes|synchronize)|torch\.multiproc")
+_SHARED = re.compile(rb"multiprocessing\.(connection|heap|managers|queues|reductions|sharedctypes|synchronize)")
 """Pattern of what is pickled for a rank and would be shared with the test's process, which ranks as threads are in."""
 
 _PIDS = count(1 << 23)
