@@ -18,6 +18,8 @@ from ddpsim import Policy
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
+from ddpsim.scenarios.test_suites.commands import CommandsOfTest
+from ddpsim.scenarios.test_suites.outside import OutsideProcesses
 from ddpsim.scenarios.test_suites.pools import PoolsOfTest
 from ddpsim.scenarios.test_suites.processes import ProcessesOfTest
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, Terms
@@ -45,7 +47,9 @@ class SuitePlugin:
         policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else DEFAULT_DRAWING)
         self._terms = replace(terms, policy=policy, seed=seed or 0)
         self._schedules: int = config.getoption("ddpsim_explore") or 0
-        self._processes = ProcessesOfTest(self._ranks, self._replaced)
+        self._outside = OutsideProcesses(self._replaced)
+        self._processes = ProcessesOfTest(self._ranks, self._replaced, self._outside)
+        CommandsOfTest(self._ranks, self._replaced, self._outside)
         PoolsOfTest(self._ranks, self._replaced)
         with suppress(ImportError):  # without expecttest, for instance, no test can use these classes either
             torch_bases.adapt(importlib.import_module(torch_bases.MODULE), self._ranks, self._replaced)
@@ -53,6 +57,7 @@ class SuitePlugin:
     def pytest_unconfigure(self) -> None:
         """Restore what was replaced."""
         self._replaced.restore_attributes()
+        self._outside.close()
 
     # --- one test -----------------------------------------------------------------------------------------------------
 
@@ -117,7 +122,10 @@ class SuitePlugin:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Fail a test for what its processes have done, whether or not it has waited for them."""
         __tracebackhide__ = True
-        yield
+        try:
+            yield
+        finally:
+            self._outside.fail_if_reported()
         if line := self._processes.run_left_ranks():
             item.warn(pytest.PytestWarning(line))
 

@@ -15,6 +15,7 @@ from functools import cache
 from multiprocessing import context
 from typing import Any
 
+from ddpsim.scenarios.test_suites.outside import OutsideProcesses
 from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest
 from ddpsim.scenarios.test_suites.started_ranks import StartedRank, World, body_of_worker
 from ddpsim.simulator.launching.launch import ProjectDefinitions
@@ -27,8 +28,9 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 class ProcessesOfTest:
     """The processes that the test which runs now has started as ranks."""
 
-    def __init__(self, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
+    def __init__(self, ranks: RanksOfTest, replaced: ReplacedAttributes, outside: OutsideProcesses) -> None:
         self._ranks = ranks
+        self._outside = outside
         self._starter = os.getpid(), threading.get_ident()
         self._worlds: list[World] = []
         for kind in (context.ForkProcess, context.SpawnProcess, context.ForkServerProcess):
@@ -47,6 +49,8 @@ class ProcessesOfTest:
         def start_process_or_rank(worker: Any) -> Any:
             world = self._world_of(worker)
             if world is None:
+                if self._ranks.attempt is not None and self._is_starter():
+                    self._outside.note_start("multiprocessing", str(self._ranks.attempt.item.path))
                 return original(worker)
             body, on = body_of_worker(worker, is_forked=kind is context.ForkProcess)
             world.on = world.on or on

@@ -185,7 +185,7 @@ def _process_kept(attempt: Attempt) -> Iterator[None]:
         if os.getpid() != process or not is_own:
             original(*arguments)
             return
-        attempt.changed.append(f"the process, by os.{original.__name__}")
+        attempt.changed.append(f"the process by os.{original.__name__}")
         raise SystemExit(arguments[-1])
 
     for name in ("_exit", "kill"):

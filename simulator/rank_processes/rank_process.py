@@ -188,7 +188,7 @@ class _RankProcess:
         )
         self._own_channel.heed_debugger = self._session_host.serve_other_rank
         self._install_signal_handlers()
-        reject_groups_in_forks()
+        reject_groups_in_forks(ReplacedAttributes())
         if self._rank_config.common.is_speculative:
             self._rank_config.common.announcement.wait = self._await_turn
         wait_before_external_effects(self._await_turn)
