@@ -54,6 +54,8 @@ class ProcessesOfTest:
                 return original(worker)
             body, on = body_of_worker(worker, is_forked=kind is context.ForkProcess)
             world.on = world.on or on
+            for other in world.started:
+                other.glances = 0  # multiprocessing polls all processes when another one is started
             world.started.append(StartedRank(world, body))
             return world.started[-1]
 
