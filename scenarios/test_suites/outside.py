@@ -45,7 +45,7 @@ class OutsideProcesses:
             else:
                 break
         if told:
-            raise RanksFailed(told)
+            raise RanksFailed(told) from None
 
     def close(self) -> None:
         """End the detection, and restore the environment."""

@@ -124,8 +124,10 @@ class SuitePlugin:
         __tracebackhide__ = True
         try:
             yield
-        finally:
-            self._outside.fail_if_reported()
+        except BaseException:
+            self._outside.fail_if_reported()  # this explains it
+            raise
+        self._outside.fail_if_reported()
         if line := self._processes.run_left_ranks():
             item.warn(pytest.PytestWarning(line))
 

@@ -28,7 +28,8 @@ class PoolsOfTest:
         kind: Any = pools.Pool
         self._start_workers = kind._repopulate_pool
         replaced.set_attribute(kind, "_repopulate_pool", lambda pool: self._start_workers_of_threads(pool))
-        replaced.replace_attribute(kind, "_check_running", self._check_replacement)
+        for name in ("apply_async", "imap", "imap_unordered", "_map_async"):
+            replaced.replace_attribute(kind, name, self._task_replacement)
         replaced.replace_attribute(kind, "_map_async", self._map_replacement)
 
     def _start_workers_of_threads(self, pool: Any) -> None:
@@ -36,13 +37,13 @@ class PoolsOfTest:
         if isinstance(pool, pools.ThreadPool):
             self._start_workers(pool)
 
-    def _check_replacement(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def check_running(pool: Any) -> None:
-            original(pool)
+    def _task_replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start_task(pool: Any, *arguments: Any, **named: Any) -> Any:
             if not pool._pool:
                 self._start_workers(pool)
+            return original(pool, *arguments, **named)
 
-        return check_running
+        return start_task
 
     def _map_replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def map_async(

@@ -60,13 +60,15 @@ class Attempt:
     results: list[Result] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     """The attributes of modules that ranks as threads have changed: each real rank would have its own."""
+    has_threads: bool = False
+    """True if ranks have been threads."""
     is_bound_to_threads: bool = False
     """True if the harness itself runs ranks as threads, so that they are meant to share what they share."""
 
     @property
     def why_processes(self) -> str:
         """Why the test has to run again with ranks as processes; "" if its outcome is known."""
-        if self.terms.isolation == "process" or self.is_bound_to_threads or not self.results:
+        if not self.has_threads or self.is_bound_to_threads:
             return ""
         if self.changed:
             return f"ranks change {self.changed[0]}"
@@ -77,7 +79,7 @@ class Attempt:
 
     def row(self, why: str) -> SuiteRow:
         """Return the attempt as a row of the suite's summary; `why` says why its ranks are processes."""
-        is_process = self.terms.isolation == "process" and not self.is_bound_to_threads
+        is_process = bool(self.results) and not self.has_threads
         found = [finding for result in self.results for finding in result.findings]
         hazards = {str(each.code) for each in found if each.code.verdict is Verdict.PASS}
         sites = (each.sites[0] for each in found if each.sites and not each.sites[0].is_foreign)
@@ -123,6 +125,7 @@ class RanksOfTest:
         output, terms = RankOutput(attempt.item), attempt.terms
         attempt.is_bound_to_threads |= on == "thread"
         isolation = on or terms.isolation
+        attempt.has_threads |= isolation == "thread"
         environment = {name: os.environ.get(name) for name in function_rank_environment(0, world_size)}
 
         @wraps(told_by, assigned=(), updated=())  # as `begin_function` reads it
