@@ -1,11 +1,10 @@
-"""Runs commands of a test that start ranks, such as torchrun, by `ddpsim run`: the launcher and its program as they are.
+"""Runs commands of a test that start ranks, such as torchrun, by `ddpsim run`: launcher and program as they are.
 
 The command's exit status and output are those of `ddpsim run`, so that a finding fails the test as a failed command.
 """
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence

@@ -14,6 +14,8 @@ from ddpsim.scenarios.test_suites.processes import may_make_group
 from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
+_MAPS_STARS: Any = vars(pools)["starmapstar"]
+
 _Calls = tuple[Callable[..., Any], Sequence[Sequence[Any]]]
 """A function, and its arguments on each rank."""
 
@@ -51,7 +53,7 @@ class PoolsOfTest:
         ) -> Any:
             __tracebackhide__ = True
             given = list(iterable)
-            is_star = mapper is pools.starmapstar
+            is_star = mapper is _MAPS_STARS
             arguments = [tuple(each) if is_star else (each,) for each in given]
             if not self._are_ranks(pool, function, arguments):
                 return original(pool, function, given, mapper, chunksize, *callbacks, **named)
@@ -68,7 +70,7 @@ class PoolsOfTest:
         if pool._pool or len(arguments) != pool._processes:
             return False
         are_numbers = all(each[:1] == (number,) for number, each in enumerate(arguments))
-        return are_numbers and may_make_group(function) or pool in self._done
+        return (are_numbers and may_make_group(function)) or pool in self._done
 
     def _run(self, pool: Any, calls: _Calls) -> list[Any]:
         """Run calls, one on each rank, after those of the pool outside of tests."""

@@ -136,7 +136,9 @@ class ProcessesOfTest:
         for world in left:
             world.run()
         self._raise_failures()
-        return ", ".join(f"the test has not waited for the {len(world.started)} ranks that it started" for world in left)
+        return ", ".join(
+            f"the test has not waited for the {len(world.started)} ranks that it started" for world in left
+        )
 
     def close(self) -> None:
         """Release what the ranks of a test hold."""

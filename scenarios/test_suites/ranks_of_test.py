@@ -4,6 +4,7 @@ A test may be attempted several times: with ranks as threads, as processes, and 
 its `Terms`, and applies them to each run that the test starts.
 """
 
+import logging
 import os
 import tempfile
 import threading
@@ -182,6 +183,8 @@ class RanksOfTest:
 def _process_kept(attempt: Attempt) -> Iterator[None]:
     """Keep the process, in which ranks are threads, from a rank that ends it, and keep its working directory."""
     folder, process, replaced = os.getcwd(), os.getpid(), ReplacedAttributes()
+    root, makes_records = logging.getLogger(), logging.getLogRecordFactory()
+    handlers, level = list(root.handlers), root.level
 
     def end_rank(original: Callable[..., Any], *arguments: int) -> None:
         is_own = len(arguments) == 1 or arguments[0] in (process, threading.get_native_id())
@@ -197,6 +200,11 @@ def _process_kept(attempt: Attempt) -> Iterator[None]:
         yield
     finally:
         replaced.restore_attributes()
+        if (root.handlers, root.level, logging.getLogRecordFactory()) != (handlers, level, makes_records):
+            attempt.changed.append("logging")
+            logging.setLogRecordFactory(makes_records)
+            root.handlers[:] = handlers
+            root.setLevel(level)
         if os.getcwd() != folder:
             attempt.changed.append("the working directory")
             os.chdir(folder)
