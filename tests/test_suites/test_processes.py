@@ -1,13 +1,14 @@
 """Tests that start ranks by multiprocessing, in pools and by commands: one planted skip fails one test."""
 
 import multiprocessing.pool
+import multiprocessing.popen_spawn_posix
 import multiprocessing.synchronize
 
 import pytest
 
 from tests.pytest_plugin.reading import report_of
 
-KEPT = (multiprocessing.pool, multiprocessing.synchronize)
+KEPT = (multiprocessing.pool, multiprocessing.popen_spawn_posix, multiprocessing.synchronize)
 """Imported before pytester's first session in this process, which would otherwise unload them at its end."""
 
 HEAD = """
