@@ -56,6 +56,9 @@ class InjectedCrashError(SimulatorError):
 class RankLostError(SimulatorError):
     """The process of a rank ended without a report: it was killed, crashed in native code, or called os._exit."""
 
+    exit_code = 1
+    """The exit code of the process, as multiprocessing defines it."""
+
 
 class InternalError(SimulatorError):
     """A bug of ddpsim; please report it. `make_internal_error` makes the text, a bug report."""

@@ -18,6 +18,10 @@ from ddpsim import Policy
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
+from ddpsim.scenarios.test_suites.commands import CommandsOfTest
+from ddpsim.scenarios.test_suites.outside import OutsideProcesses
+from ddpsim.scenarios.test_suites.pools import PoolsOfTest
+from ddpsim.scenarios.test_suites.processes import ProcessesOfTest
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, RanksRaisedError, Terms
 from ddpsim.scenarios.test_suites.schedules import Attempted, ScheduleSearch
 from ddpsim.scenarios.test_suites.summary import SuiteTest, annotations, summary_lines, test_of_report, write_sarif
@@ -43,12 +47,17 @@ class SuitePlugin:
         policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else DEFAULT_DRAWING)
         self._terms = replace(terms, policy=policy, seed=seed or 0)
         self._schedules: int = config.getoption("ddpsim_explore") or 0
+        self._outside = OutsideProcesses(self._replaced)
+        self._processes = ProcessesOfTest(self._ranks, self._replaced, self._outside)
+        CommandsOfTest(self._ranks, self._replaced, self._outside)
+        PoolsOfTest(self._ranks, self._replaced)
         with suppress(ImportError):  # without expecttest, for instance, no test can use these classes either
             torch_bases.adapt(importlib.import_module(torch_bases.MODULE), self._ranks, self._replaced)
 
     def pytest_unconfigure(self) -> None:
         """Restore what was replaced."""
         self._replaced.restore_attributes()
+        self._outside.close()
 
     # --- one test -----------------------------------------------------------------------------------------------------
 
@@ -76,6 +85,7 @@ class SuitePlugin:
             try:
                 return Attempted(own, runtestprotocol(item, log=False, nextitem=nextitem))
             finally:
+                self._processes.close()
                 self._ranks.attempt = None
 
         first = "process" if scope in self._why_processes else "thread"
@@ -83,11 +93,11 @@ class SuitePlugin:
         why = found.attempt.why_processes
         if why and self._forced is None:
             found = attempt(replace(self._terms, isolation="process"))
+            if on_threads.attempt.changed or found.outcome != on_threads.outcome:
+                self._why_processes[scope] = why
             if found.outcome == on_threads.outcome == "failed" and _message(found) == _message(on_threads):
                 found = on_threads  # it has the tracebacks
-            else:
-                self._why_processes[scope] = why
-        row = found.attempt.row(self._why_processes.get(scope, ""))
+        row = found.attempt.row(self._why_processes.get(scope, why))
         if self._schedules and found.attempt.results:
             terms = found.attempt.terms
 
@@ -116,6 +126,19 @@ class SuitePlugin:
             assert cause is not None, "it is always raised from one"
             call.excinfo = pytest.ExceptionInfo.from_exception(cause)
         return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Fail a test for what its processes have done, whether or not it has waited for them."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except BaseException:
+            self._outside.fail_if_reported()  # this explains it
+            raise
+        self._outside.fail_if_reported()
+        if line := self._processes.run_left_ranks():
+            item.warn(pytest.PytestWarning(line))
 
     # --- the suite ----------------------------------------------------------------------------------------------------
 

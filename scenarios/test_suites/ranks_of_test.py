@@ -4,18 +4,21 @@ A test may be attempted several times: with ranks as threads, as processes, and 
 its `Terms`, and applies them to each run that the test starts.
 """
 
+import logging
 import os
 import tempfile
+import threading
 import unittest
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
 from torch.distributed import distributed_c10d
 
-from ddpsim import Budget, Result, UsageError, Verdict, simulate
+from ddpsim import Budget, Code, Result, UsageError, Verdict, simulate
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
     RunOfTest,
@@ -34,6 +37,7 @@ from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.policies.named import DEFAULT
 from ddpsim.simulator.rank_processes.own_process import function_rank_environment
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +66,26 @@ class Attempt:
     """The attributes of modules that ranks as threads have changed: each real rank would have its own."""
     has_failed: bool = False
     """True if a run was no pass."""
+    has_threads: bool = False
+    """True if ranks have been threads."""
     is_bound_to_threads: bool = False
     """True if the harness itself runs ranks as threads, so that they are meant to share what they share."""
 
     @property
     def why_processes(self) -> str:
         """Why the test has to run again with ranks as processes; "" if its outcome is known."""
-        if self.terms.isolation == "process" or self.is_bound_to_threads or not self.results:
+        if not self.has_threads or self.is_bound_to_threads:
             return ""
         if self.changed:
             return f"ranks change {self.changed[0]}"
+        found = [finding for result in self.results for finding in result.findings]
+        if shared := [finding.summary for finding in found if finding.code is Code.HAZARD_SHARED_PROCESS]:
+            return shared[0]
         return "it fails on threads" if self.has_failed else ""
 
     def row(self, why: str) -> SuiteRow:
         """Return the attempt as a row of the suite's summary; `why` says why its ranks are processes."""
-        is_process = self.terms.isolation == "process" and not self.is_bound_to_threads
+        is_process = bool(self.results) and not self.has_threads
         found = [finding for result in self.results for finding in result.findings]
         hazards = {str(each.code) for each in found if each.code.verdict is Verdict.PASS}
         sites = (each.sites[0] for each in found if each.sites and not each.sites[0].is_foreign)
@@ -138,6 +147,7 @@ class RanksOfTest:
         output, terms = RankOutput(attempt.item), attempt.terms
         attempt.is_bound_to_threads |= on == "thread"
         isolation = on or terms.isolation
+        attempt.has_threads |= isolation == "thread"
         environment = {name: os.environ.get(name) for name in function_rank_environment(0, world_size)}
 
         @wraps(told_by, assigned=(), updated=())  # as `begin_function` reads it
@@ -153,7 +163,8 @@ class RanksOfTest:
         world: Any = distributed_c10d._world
         default, world._default_pg = world._default_pg, None  # a group of the test's own process is no rank's
         try:
-            result = self._simulate(run_rank, world_size, attempt, isolation, has_group)
+            with _process_kept(attempt) if isolation == "thread" else nullcontext():
+                result = self._simulate(run_rank, world_size, attempt, isolation, has_group)
         except UsageError as error:
             raise RanksFailed(str(error)) from None
         finally:
@@ -193,6 +204,37 @@ class RanksOfTest:
             result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
         again = replay_command(attempt.item, str(result.schedule))
         return result.with_replay(f"{again} --ddpsim --ddpsim-isolation {isolation}")
+
+
+@contextmanager
+def _process_kept(attempt: Attempt) -> Iterator[None]:
+    """Keep the process, in which ranks are threads, from a rank that ends it, and keep its working directory."""
+    folder, process, replaced = os.getcwd(), os.getpid(), ReplacedAttributes()
+    root, makes_records = logging.getLogger(), logging.getLogRecordFactory()
+    handlers, level = list(root.handlers), root.level
+
+    def end_rank(original: Callable[..., Any], *arguments: int) -> None:
+        is_own = len(arguments) == 1 or arguments[0] in (process, threading.get_native_id())
+        if os.getpid() != process or not is_own:
+            original(*arguments)
+            return
+        attempt.changed.append(f"the process by os.{original.__name__}")
+        raise SystemExit(arguments[-1])
+
+    for name in ("_exit", "kill"):
+        replaced.replace_attribute(os, name, lambda original: partial(end_rank, original))
+    try:
+        yield
+    finally:
+        replaced.restore_attributes()
+        if (root.handlers, root.level, logging.getLogRecordFactory()) != (handlers, level, makes_records):
+            attempt.changed.append("logging")
+            logging.setLogRecordFactory(makes_records)
+            root.handlers[:] = handlers
+            root.setLevel(level)
+        if os.getcwd() != folder:
+            attempt.changed.append("the working directory")
+            os.chdir(folder)
 
 
 def _take_environment(environment: Mapping[str, str | None]) -> None:

@@ -50,6 +50,19 @@ def is_worker_of_spawn(worker: Any) -> bool:
     return worker._target is _worker_of_spawn
 
 
+def arguments_with_number(worker: Any, number: int) -> frozenset[int | str]:
+    """Return which arguments of a process are a number, by position or name: the process may be the rank `number`.
+
+    A process of torch or multiprocessing is no rank, unless `mp.spawn` starts it.
+    """
+    given = [*enumerate(worker._args), *worker._kwargs.items()]
+    if is_worker_of_spawn(worker):
+        given = given[1:2]
+    elif worker._target is None or getattr(worker._target, "__module__", "").startswith(("torch.", "multi")):
+        return frozenset()
+    return frozenset(key for key, value in given if type(value) is int and value == number)
+
+
 class WorkerBody:
     """A process of multiprocessing that becomes a rank: when called, it runs in the rank."""
 
@@ -61,7 +74,7 @@ class WorkerBody:
         self.is_forked = is_forked
         self._worker = worker
         self._preparation: dict[str, Any] = {}
-        self._data = b""
+        self.data = b""
         if not is_forked:
             self._preparation = spawn.get_preparation_data(worker._name)
             data = io.BytesIO()
@@ -70,7 +83,7 @@ class WorkerBody:
                 reduction.dump(worker, data)
             finally:
                 context.set_spawning_popen(None)
-            self._data = data.getvalue()
+            self.data = data.getvalue()
 
     def duplicate_for_child(self, file: int) -> int:
         """Return the file descriptor unchanged: it has the same number in the rank's process."""
@@ -82,13 +95,13 @@ class WorkerBody:
         own: Any = process
         if not self.is_forked:
             spawn.prepare(self._preparation)
-            self._worker = reduction.pickle.load(io.BytesIO(self._data))  # type: ignore[attr-defined]
+            self._worker = reduction.pickle.load(io.BytesIO(self.data))  # type: ignore[attr-defined]
         own._children = set()
         own._current_process = self._worker
         util._finalizer_registry.clear()  # type: ignore[attr-defined]
         util._run_after_forkers()  # type: ignore[attr-defined]
         try:
-            _run_worker(self._worker)
+            run_worker(self._worker)
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
                 raise
@@ -96,7 +109,8 @@ class WorkerBody:
             util._exit_function()  # type: ignore[attr-defined]
 
 
-def _run_worker(worker: Any) -> None:
+def run_worker(worker: Any) -> None:
+    """Run what a process of multiprocessing runs."""
     __tracebackhide__ = True
     if not is_worker_of_spawn(worker):
         worker.run()
@@ -318,18 +332,15 @@ class Launcher:
     def _is_rank(self, worker: Any) -> bool:
         if worker._target is None:
             return False
-        if self.has_begun and worker._target is self._target:
+        if self.has_begun and worker._target == self._target:
             self.line.send(launcher_line.SecondStartReport())
             os._exit(0)
         if self.has_begun:
             return False
         number = len(self._ranks)
-        if is_worker_of_spawn(worker):
-            return bool(worker._args[1] == number)
-        if (number and worker._target is not self._target) or worker._target.__module__.startswith(("torch.", "multi")):
+        if number and worker._target != self._target and not is_worker_of_spawn(worker):
             return False
-        given = (*worker._args, *worker._kwargs.values())
-        return any(type(value) is int and value == number for value in given)
+        return bool(arguments_with_number(worker, number))
 
     def _wait_replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def wait_for_sentinels(object_list: Any, timeout: float | None = None) -> Any:

@@ -58,7 +58,7 @@ class RankCoordinator:
         self._watchdog = RankWatchdog(kernel, [child.pid for child in children])
         self.lost: dict[int, str] = {}
         """How a rank's process ended that sent no last message, by rank."""
-        self._are_programs = config.is_program
+        self._may_exit_at_once = not config.makes_groups
         """True if ranks are programs: one that ends its process with status 0 has succeeded, as under torchrun."""
         self._rest = (-1, 0.0, 0.0)  # when a rank slept last: calls made, virtual time, seconds rested since a call
         self._left: set[int] = set()
@@ -287,7 +287,7 @@ class RankCoordinator:
         inbox.handled = None
         if all(task.is_finished for task in rank.tasks):
             return None
-        if self._are_programs and child.has_succeeded():
+        if self._may_exit_at_once and child.has_succeeded():
             self._left.add(child.rank)
             return self._kernel.remove_lost_rank(rank, None)
         self.lost[child.rank] = child.describe_end()

@@ -52,10 +52,10 @@ def detect_groups_in_new_pythons(address: str, who: str) -> None:
         os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{path}" if path else folder
 
 
-def reject_groups_in_forks() -> None:
-    """In a rank or a launcher: make the creation of a process group fail in processes that it forks."""
+def reject_groups_in_forks(replaced: ReplacedAttributes) -> None:
+    """In a rank, or in the process of a test: make the creation of a process group fail in processes that it forks."""
     only_here = partial(_only_in_process, os.getpid())
-    ReplacedAttributes().replace_attribute(distributed_c10d, "_new_process_group_helper", only_here)
+    replaced.replace_attribute(distributed_c10d, "_new_process_group_helper", only_here)
 
 
 def _only_in_process(own: int, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """One execution whose ranks are processes: forks them, runs them, and collects their results."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -137,7 +138,9 @@ class ProcessRun:
             except Exception:  # its class exists only in the rank
                 return RuntimeError(ended.raised.line)
             return error
-        return RankLostError(f"rank {rank} {self._coordinator.lost[rank]}")
+        lost = RankLostError(f"rank {rank} {self._coordinator.lost[rank]}")
+        lost.exit_code = os.waitstatus_to_exitcode(self._children[rank].status or 0) or 1
+        return lost
 
 
 @contextmanager

@@ -188,7 +188,7 @@ class _RankProcess:
         )
         self._own_channel.heed_debugger = self._session_host.serve_other_rank
         self._install_signal_handlers()
-        reject_groups_in_forks()
+        reject_groups_in_forks(ReplacedAttributes())
         if self._rank_config.common.is_speculative:
             self._rank_config.common.announcement.wait = self._await_turn
         wait_before_external_effects(self._await_turn)
@@ -228,7 +228,7 @@ class _RankProcess:
                     self._own_channel.send_message(self._final_message())
             leave(status)
 
-        if self._rank_config.common.is_program:
+        if not self._rank_config.common.makes_groups:  # a program, or a rank of a test that starts its ranks itself
             replaced.set_attribute(os, "_exit", end_process)
         try:
             yield

@@ -1,0 +1,55 @@
+"""Tells of processes that a test starts in a way that is not known, and that make a process group of real ranks."""
+
+import os
+import sys
+import traceback
+from contextlib import closing
+
+from ddpsim.scenarios.pytest_plugin.failure import RanksFailed
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.rank_processes.external_processes import (
+    ExternalProcesses,
+    detect_groups_in_new_pythons,
+    reject_groups_in_forks,
+)
+from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+
+
+class OutsideProcesses:
+    """The processes that tests have started and that are no ranks."""
+
+    def __init__(self, replaced: ReplacedAttributes) -> None:
+        self._reports = ExternalProcesses()
+        self._before = {name: os.environ.get(name) for name in (in_children.NAME, "PYTHONPATH")}
+        detect_groups_in_new_pythons(self._reports.address, "a test")
+        reject_groups_in_forks(replaced)
+
+    def note_start(self, how: str, file: str) -> str:
+        """Return the value of the variable by which a process tells who has started it: now, a line of the file."""
+        frames = traceback.walk_stack(sys._getframe(1))
+        at = next((f", line {line}" for frame, line in frames if frame.f_code.co_filename == file), "")
+        who = f"a test (by {how}, {os.path.basename(file)}{at})"
+        value = os.environ[in_children.NAME] = f"{self._reports.address} {who}"
+        return value
+
+    def fail_if_reported(self) -> None:
+        """Fail the test if a process has reported that it makes a process group."""
+        __tracebackhide__ = True
+        told = ""
+        while True:
+            try:
+                self._reports.raise_if_reported()
+            except UsageError as error:  # each rank may report the same
+                told = told or str(error)
+            else:
+                break
+        if told:
+            raise RanksFailed(told) from None
+
+    def close(self) -> None:
+        """End the detection, and restore the environment."""
+        with closing(self._reports):
+            for name, value in self._before.items():
+                os.environ.pop(name, None)
+                os.environ.update({} if value is None else {name: value})

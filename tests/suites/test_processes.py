@@ -1,0 +1,342 @@
+"""Tests that start ranks by multiprocessing, in pools and by commands: one planted skip fails one test."""
+
+import multiprocessing.pool
+import multiprocessing.popen_spawn_posix
+import multiprocessing.synchronize
+
+import pytest
+
+from tests.pytest_plugin.reading import report_of
+
+KEPT = (multiprocessing.pool, multiprocessing.popen_spawn_posix, multiprocessing.synchronize)
+"""Imported before pytester's first session in this process, which would otherwise unload them at its end."""
+
+HEAD = """
+import multiprocessing, os, pathlib, subprocess, sys, time
+import torch.multiprocessing as mp
+
+def begin(rank, size):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29551")
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+
+def total(rank, size, value):
+    begin(rank, size)
+    tensor = torch.full((1,), float(value))
+    dist.all_reduce(tensor)
+    assert tensor.item() == value * size
+    dist.destroy_process_group()
+
+def skips(rank, size, value):
+    begin(rank, size)
+    if rank != 1:
+        dist.barrier()
+
+def started(function, size, *arguments, method="spawn"):
+    context = multiprocessing.get_context(method)
+    processes = [context.Process(target=function, args=(rank, size, *arguments)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    return processes
+"""
+
+SPAWN = f"""{HEAD}
+def raises(rank, size):
+    begin(rank, size)
+    if rank == 1:
+        raise ValueError("one is bad")
+    dist.barrier()
+
+def exits(rank, size, code):
+    begin(rank, size)
+    dist.barrier()
+    if rank == 1:
+        os._exit(code)
+
+def writes(rank, size, shared):
+    begin(rank, size)
+    shared[rank] = rank + 1
+
+def test_many():
+    mp.spawn(total, args=(2, 1), nprocs=2)
+    mp.spawn(total, args=(6, 2), nprocs=6)
+    mp.start_processes(total, args=(2, 1), nprocs=2, start_method="fork")
+
+def test_planted():
+    mp.spawn(skips, args=(3, 1), nprocs=3)
+
+def test_context():
+    context = mp.spawn(total, args=(2, 1), nprocs=2, join=False)
+    while not context.join():
+        pass
+
+def test_error():
+    with pytest.raises(mp.ProcessRaisedException, match="one is bad") as caught:
+        mp.spawn(raises, args=(2,), nprocs=2)
+    assert caught.value.error_index == 1
+
+def test_error_of_rank():
+    mp.spawn(raises, args=(2,), nprocs=2)
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_exit(code):
+    try:
+        mp.spawn(exits, args=(2, code), nprocs=2)
+    except mp.ProcessExitedException as error:
+        assert (error.error_index, error.exit_code) == (1, code)
+    else:
+        assert code == 0
+
+def test_shared_memory():
+    shared = torch.zeros(2)
+    mp.spawn(writes, args=(2, shared), nprocs=2)
+    assert shared.tolist() == [1, 2]
+
+def test_what_does_not_pickle():
+    with pytest.raises(Exception, match="pickle"):
+        mp.spawn(total, args=(2, lambda: 1), nprocs=2)
+"""
+
+
+@pytest.mark.tier("ci")
+def test_ranks_of_spawn(run):
+    result = run(SPAWN, "--ddpsim")
+    result.assert_outcomes(passed=7, failed=2)
+    assert report_of(result, "test_planted")[0].startswith("DEADLOCK  deadlock.missing_rank")
+    assert any(line.startswith("E ") and "one is bad" in line for line in report_of(result, "test_error_of_rank"))
+    repaired = run(SPAWN.replace("if rank != 1:\n        dist.", "dist."), "--ddpsim", "-k", "planted")
+    repaired.assert_outcomes(passed=1)
+
+
+PROCESSES = f"""{HEAD}
+def sends(rank, size, queue):
+    begin(rank, size)
+    dist.barrier()
+    queue.put((rank, "x" * 300_000))
+
+def hangs(rank, size, queue):
+    begin(rank, size)
+    if rank == 0:
+        dist.barrier()
+    queue.get()
+
+def sets(rank, size, event):
+    begin(rank, size)
+    dist.barrier()
+    event.set()
+
+def fails(rank, size):
+    begin(rank, size)
+    if rank == 1:
+        sys.exit(5)
+
+class Kept:
+    def run(self, rank, size):
+        total(rank, size, 1)
+
+def writes(number, path):
+    pathlib.Path(path).write_text(str(os.getpid()))
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_joined(method):
+    processes = started(total, 2, 1, method=method)
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+
+def test_polled():
+    processes = started(Kept().run, 5)
+    while any(process.is_alive() for process in processes):
+        time.sleep(0.01)
+    assert [process.exitcode for process in processes] == [0] * 5
+
+def test_codes():
+    processes = started(fails, 2)
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 5]
+
+def test_read_before_joined():
+    queue = multiprocessing.get_context("spawn").Queue()
+    processes = started(sends, 2, queue)
+    assert sorted(queue.get()[0] for process in processes) == [0, 1]
+    for process in processes:
+        process.join()
+
+def test_event():
+    event = multiprocessing.get_context("spawn").Event()
+    processes = started(sets, 2, event)
+    event.wait()
+    for process in processes:
+        process.join()
+
+def test_planted():
+    started(hangs, 2, queue := multiprocessing.get_context("spawn").Queue())
+    queue.put(1)
+    queue.put(2)
+    time.sleep(0.1)
+    multiprocessing.connection.wait([multiprocessing.Pipe()[0]])
+
+def test_left():
+    started(total, 2, 1)
+
+def test_left_with_a_planted_skip():
+    started(skips, 2, 1)
+
+def test_no_rank(tmp_path):
+    process = multiprocessing.Process(target=writes, args=(0, str(tmp_path / "id")))
+    process.start()
+    process.join()
+    assert (tmp_path / "id").read_text() == str(process.pid)
+"""
+
+
+@pytest.mark.tier("ci")
+def test_ranks_that_are_processes(run):
+    result = run(PROCESSES, "--ddpsim")
+    result.assert_outcomes(passed=9, failed=2, warnings=1)
+    assert report_of(result, "test_planted")[0].startswith("DEADLOCK  deadlock.missing_rank")
+    assert report_of(result, "test_left_with_a_planted_skip")[0].startswith("DEADLOCK  deadlock.missing_rank")
+    result.stdout.fnmatch_lines("*the test has not waited for the 2 ranks that it started")
+
+
+THREADS = f"""{HEAD}
+def leaves(rank, size, how):
+    begin(rank, size)
+    dist.barrier()
+    how == "exit" and os._exit(0)
+    how == "kill" and rank and os.kill(os.getpid(), 9)
+    how == "folder" and os.chdir("/")
+    how == "output" and print("x" * 50_000_000)
+
+@pytest.mark.parametrize("how", ["exit", "folder", "output"])
+def test_it(how):
+    before = os.getcwd()
+    mp.spawn(leaves, args=(2, how), nprocs=2)
+    assert os.getcwd() == before
+
+def test_killed():
+    with pytest.raises(mp.ProcessExitedException) as caught:
+        mp.spawn(leaves, args=(2, "kill"), nprocs=2)
+    assert caught.value.signal_name == "SIGKILL"
+"""
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("name", ["exit", "folder", "output", "killed"])
+def test_what_ranks_do_to_their_process(run_apart, name):
+    run_apart(THREADS, "--ddpsim", "-k", name).assert_outcomes(passed=1)
+
+
+POOLS = f"""{HEAD}
+def group(rank, size):
+    begin(rank, size)
+
+def value(rank, size, values):
+    values.append(1)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return rank, tensor.item(), len(values)
+
+def planted(rank, size):
+    if rank == 0:
+        dist.barrier()
+
+def bad(rank, size):
+    raise ValueError(f"bad {{rank}}")
+
+def no_rank(number):
+    return os.getpid()
+
+@pytest.fixture(scope="module")
+def own():
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        yield pool
+
+def arguments(*more):
+    return [(rank, 2, *more) for rank in range(2)]
+
+pool = multiprocessing.get_context("spawn").Pool(2)
+pool.starmap(group, arguments())
+
+def test_value():
+    given = []
+    for _ in range(2):
+        assert pool.starmap(value, arguments(given)) == [(0, 2.0, 1), (1, 2.0, 1)]
+    assert not given
+
+def test_planted():
+    pool.starmap(planted, arguments())
+
+def test_error():
+    result = pool.starmap_async(bad, arguments())
+    with pytest.raises(ValueError, match="bad"):
+        result.get(10)
+
+def test_pool_of_a_test():
+    with mp.Pool(2) as own:
+        own.starmap(group, arguments())
+
+def test_no_rank():
+    with mp.Pool(2) as own:
+        assert os.getpid() not in own.map(no_rank, range(2))
+"""
+
+
+@pytest.mark.tier("ci")
+def test_pools(run):
+    result = run(POOLS, "--ddpsim")
+    result.assert_outcomes(passed=4, failed=1)
+    assert report_of(result, "test_planted")[0].startswith("DEADLOCK  deadlock.missing_rank")
+
+
+COMMANDS = f"""{HEAD}
+PROGRAM = '''
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="env://")
+if "skip" not in sys.argv or dist.get_rank():
+    dist.barrier()
+print("done", flush=True)
+dist.destroy_process_group()
+'''
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return str(tmp_path / "program.py")
+
+def test_run(program):
+    command = ["torchrun", "--nproc-per-node", "3", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.count("done") == 3
+
+def test_planted(program):
+    subprocess.check_call([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", program, "skip"])
+
+def test_unknown(program):
+    variables = {{**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29552", "WORLD_SIZE": "2"}}
+    ranks = [subprocess.Popen([sys.executable, program], env={{**variables, "RANK": str(rank)}}) for rank in range(2)]
+    assert [rank.wait() for rank in ranks] == [0, 0]
+
+def rank_by_name(name):
+    begin({{"a": 0, "b": 1}}[name], 2)
+
+def test_unknown_process():
+    for name in "ab":
+        process = multiprocessing.get_context("fork").Process(target=rank_by_name, args=(name,))
+        process.start()
+        process.join()
+
+def test_other():
+    assert subprocess.check_output("echo a | cat", shell=True) == b"a\\n"
+"""
+
+
+@pytest.mark.tier("ci")
+def test_commands(run_apart):
+    result = run_apart(COMMANDS, "--ddpsim")
+    result.assert_outcomes(passed=2, failed=3)
+    told = report_of(result, "test_unknown")[0]
+    assert told.startswith("a process that a test (by subprocess, test_it.py, line ")
+    assert "makes a process group, expected only ranks to: start it by mp.spawn" in told
+    told = report_of(result, "test_unknown_process")[0]
+    assert told.startswith("a process that a test (by multiprocessing, test_it.py, line ")
+    result.stdout.fnmatch_lines("DEADLOCK  deadlock.missing_rank*")
