@@ -72,9 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and refuse wrong options before anything runs."""
     config.addinivalue_line("markers", DESCRIPTION)
     if config.getoption("ddpsim"):
-        from ddpsim.scenarios.test_suites.plugin import SuitePlugin
-
-        config.pluginmanager.register(SuitePlugin(config))
+        config.pluginmanager.import_plugin("ddpsim.scenarios.test_suites.plugin")
     if hasattr(config, "workerinput"):  # a worker of xdist: its parent session has checked the options
         return
     default_time_limit(config)

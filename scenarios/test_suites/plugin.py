@@ -32,6 +32,11 @@ _HAZARDS_ONLY = 6
 """The exit status with `--ddpsim-strict` if all tests pass, and some have hazards; pytest itself uses 0 to 5."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugin of this session."""
+    config.pluginmanager.register(SuitePlugin(config))
+
+
 class SuitePlugin:
     """Runs the tests of a session that start ranks."""
 
