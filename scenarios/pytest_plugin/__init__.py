@@ -3,6 +3,7 @@
 Every pytest session loads this module, so it imports little: torch and the simulator are imported by marked tests.
 """
 
+import os
 import sys
 from collections.abc import Generator
 
@@ -54,8 +55,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="with --ddpsim: what each rank of a test is; the default tries thread, then process where that may differ",
     )
     group.addoption(
+        "--ddpsim-ranks", type=int, metavar="N", help="run each test on N simulated ranks, as torchrun runs pytest"
+    )
+    group.addoption("--ddpsim-gpus", type=int, metavar="N", help="with --ddpsim-ranks: the number of virtual GPUs")
+    group.addoption(
         "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked `ranks` into a folder in DIR"
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Prepare a session whose tests run on every rank; files such as conftest.py may read the rank when imported."""
+    ranks = early_config.known_args_namespace.ddpsim_ranks
+    if ranks is None or "DDPSIM_SUITE" in os.environ:  # that is set in the session of each rank
+        return
+    from ddpsim.scenarios.test_suites.per_rank import PerRankPlugin
+
+    early_config.pluginmanager.register(PerRankPlugin(early_config, ranks))
 
 
 def pytest_configure(config: pytest.Config) -> None:
