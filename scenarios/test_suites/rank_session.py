@@ -61,7 +61,8 @@ class RankSession:
         self._problems: list[str] = []
         try:
             install_virtual_gpus(gpus)
-            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), groups_refused():
+            self._nowhere = open(os.devnull, "w")  # noqa: SIM115: the terminal reporter keeps it
+            with redirect_stdout(self._nowhere), groups_refused():
                 self._collect(arguments)
         except BaseException as error:
             self._problems.append(f"{type(error).__name__}: {error}".partition("\n")[0])
