@@ -32,7 +32,7 @@ from ddpsim.scenarios.pytest_plugin.marker import MarkerOptions, default_time_li
 from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput, Severity, severity_of_error
 from ddpsim.scenarios.pytest_plugin.running import MOST_STEPS, RUN
 from ddpsim.scenarios.test_suites import rank_session
-from ddpsim.scenarios.test_suites.rank_session import Collection, TestOnRanks, groups_refused
+from ddpsim.scenarios.test_suites.rank_session import Collection, TestOnRanks, groups_refused, leave_out_xdist
 from ddpsim.simulator.choices import Schedule, program_identity
 from ddpsim.simulator.launching.script import program_seeds
 from ddpsim.simulator.launching.servers import STANDING, server_keys
@@ -77,6 +77,13 @@ class PerRankPlugin:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+        """Refuse workers of xdist; its `--dist each` means what `--ddpsim-ranks` does."""
+        leave_out_xdist(config)
+        if config.getoption("numprocesses", None):
+            raise pytest.UsageError("-n was given with --ddpsim-ranks, which runs one test at a time: leave -n out")
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Start the servers, which collect the suite at the same time as this process."""
         keys = server_keys(self._program, program_seeds(alike=False).hash_seeds, _MODULES)
@@ -92,7 +99,8 @@ class PerRankPlugin:
             with STANDING.use_servers(self._keys, wants_dynamo=True):
                 pass
         except UsageError as error:
-            raise pytest.UsageError(str(error)) from None
+            problem = str(error).replace(*_MODULES, "the suite").replace("do not preload it", "start it in a fixture")
+            raise pytest.UsageError(problem) from None
         own = {item.nodeid for item in session.items}
         for rank in range(self._world_size):
             collected: Collection = self._read(rank)[0]

@@ -19,6 +19,7 @@ from _pytest.config import _prepareconfig
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.launching.script import Script
+from ddpsim.simulator.rank_processes.own_process import torchrun_environment
 from ddpsim.simulator.runtime.call_sites import begin_program
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -26,7 +27,7 @@ from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 VARIABLE = "DDPSIM_SUITE"
-"""The environment variable of a server: the suite in JSON, with `arguments`, `gpus`, and `file` of the rank."""
+"""The environment variable of a server: the arguments of `RankSession` in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class RankSession:
         options = config.option
         options.ddpsim_ranks = options.ddpsim_replay = None
         options.usepdb = options.trace = False
+        self._is_worker = leave_out_xdist(config)
+        if self._is_worker:
+            number, count = os.environ["RANK"], os.environ["WORLD_SIZE"]
+            vars(config)["workerinput"] = {"workerid": f"gw{number}", "workercount": int(count)}
+            _leave_torchrun()
         self._capture: Any = config.pluginmanager.getplugin("capturemanager")
         try:
             config._do_configure()
@@ -97,6 +103,8 @@ class RankSession:
         __tracebackhide__ = True
         item = self._tests[node]
         begin_program(str(item.path), 1)
+        if self._is_worker:
+            _leave_torchrun()
         self._capture.start_global_capturing()
         try:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
@@ -127,6 +135,20 @@ class RankSession:
 
     def _write(self, value: Any) -> None:
         self._file.write(pickle.dumps(value))
+
+
+def leave_out_xdist(config: Any) -> bool:
+    """Let xdist start no workers; return whether each of them would have run all tests (`--dist each`)."""
+    options = vars(config.option)
+    is_each = options.get("dist") == "each"
+    options.update(dict.fromkeys({"dist"} & options.keys(), "no"), **dict.fromkeys({"tx"} & options.keys(), []))
+    return is_each
+
+
+def _leave_torchrun() -> None:
+    """Remove torchrun's environment variables, but the world size, which suites for `--dist each` read."""
+    for name in torchrun_environment(0, 1).keys() - {"WORLD_SIZE", "OMP_NUM_THREADS"}:
+        os.environ.pop(name, None)
 
 
 def install_virtual_gpus(count: int | None) -> None:

@@ -220,13 +220,19 @@ def _import_for_preload(name: str) -> str:
             f"{name} initialises CUDA when it is imported, which no process that is forked afterwards can use, "
             "expected a module that leaves that to the program: do not preload it"
         )
-    count = len(os.listdir("/proc/self/task")) - 2  # without this thread and that of `_CallerWatch`
+    count = sum(map(_is_lost_by_fork, os.listdir("/proc/self/task"))) - 2  # without this thread and `_CallerWatch`
     if count > 0:
         return (
             f"{name} starts {count} thread{'s' * (count > 1)} when it is imported, which no process that is forked "
             "afterwards has, expected a module that starts none: do not preload it"
         )
     return ""
+
+
+def _is_lost_by_fork(thread: str) -> bool:
+    """Return whether a fork lacks a thread of this process; jemalloc, which pyarrow contains, starts its own again."""
+    with open(f"/proc/self/task/{thread}/comm") as file:
+        return file.read().strip() != "jemalloc_bg_thd"
 
 
 def _begin_process(files: list[int], changed: dict[str, str]) -> NoReturn:
