@@ -215,7 +215,7 @@ def _import_for_preload(name: str) -> str:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return f"{name} cannot be preloaded ({what}), expected a module that can be imported: leave --preload out"
     torch: Any = sys.modules["torch"]
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized() and not hasattr(torch.ops.ddpsim_gpu, "install"):  # virtual GPUs can be used then
         return (
             f"{name} initialises CUDA when it is imported, which no process that is forked afterwards can use, "
             "expected a module that leaves that to the program: do not preload it"
