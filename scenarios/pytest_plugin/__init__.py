@@ -49,11 +49,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="simulate the ranks that tests start by torch's test classes, multiprocessing or torchrun",
     )
-    group.addoption(
+    suite = parser.getgroup("ddpsim-suite", "with --ddpsim")
+    suite.addoption(
         "--ddpsim-isolation",
         choices=("thread", "process"),
-        help="with --ddpsim: what each rank of a test is; the default tries thread, then process where that may differ",
+        help="what each rank of a test is; by default a thread, and then a process where that may differ",
     )
+    suite.addoption(
+        "--ddpsim-explore",
+        type=int,
+        metavar="N",
+        help="run each test under up to N more schedules; a test whose outcome depends on them fails as flaky",
+    )
+    suite.addoption("--ddpsim-strict", action="store_true", help="exit with status 6 if tests pass with hazards")
+    suite.addoption("--ddpsim-annotations", action="store_true", help="print the findings as GitHub's annotations")
+    suite.addoption("--ddpsim-sarif", metavar="FILE", help="write the findings into a SARIF file")
     group.addoption(
         "--ddpsim-ranks", type=int, metavar="N", help="run each test on N simulated ranks, as torchrun runs pytest"
     )

@@ -12,6 +12,9 @@ from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, test_name_in_tok
 from ddpsim.simulator.choices import program_identity
 from ddpsim.simulator.policies.schedule_replay import ReplayPolicy, divergence_error
 
+_MOST_RANKS = 64
+"""The largest world size of a test without marker that is found by its token."""
+
 _KEPT = pytest.StashKey[int]()
 """The key in pytest's stash for the number of tests that match the replay token."""
 
@@ -34,9 +37,19 @@ def keep_tests_of_token(config: pytest.Config, items: list[pytest.Item], token: 
         for item, world_size in sizes.items()
         if Schedule.is_recorded_for(token, program_identity(test_name_in_tokens(item), world_size))
     ]
+    if config.getoption("ddpsim"):
+        kept += [item for item in items if item not in kept and _may_be_of(token, item)]
     config.stash[_KEPT] = len(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+def _may_be_of(token: str, item: pytest.Item) -> bool:
+    """Return whether a token was recorded for a test without marker, whose world size only a run shows."""
+    if not isinstance(item, pytest.Function):
+        return False
+    name = test_name_in_tokens(item)
+    return any(Schedule.is_recorded_for(token, program_identity(name, size)) for size in range(1, _MOST_RANKS + 1))
 
 
 def replay_test(

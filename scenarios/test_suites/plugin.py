@@ -1,25 +1,31 @@
 """The pytest plugin of `--ddpsim`: attempts each test until its outcome is known, and reports the suite.
 
-A test whose ranks may be threads runs so first. If it fails, or its ranks change what processes would not share, it runs
-again with ranks as processes, and that outcome counts. The later tests of its class then begin with processes.
+A test whose ranks may be threads runs so first. If it fails, or its ranks change what processes would not share, it
+runs again with ranks as processes, and that outcome counts. The later tests of its class then begin with processes.
 """
 
 import importlib
-import sys
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
 
+from ddpsim import Policy
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, Terms
+from ddpsim.scenarios.test_suites.schedules import Attempted, ScheduleSearch
+from ddpsim.scenarios.test_suites.summary import SuiteTest, annotations, summary_lines, test_of_report, write_sarif
+from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
-_ISOLATIONS = ("thread", "process")
+_HAZARDS_ONLY = 6
+"""The exit status with `--ddpsim-strict` if all tests pass, and some have hazards; pytest itself uses 0 to 5."""
 
 
 class SuitePlugin:
@@ -29,49 +35,107 @@ class SuitePlugin:
         self._ranks = RanksOfTest()
         self._replaced = ReplacedAttributes()
         self._forced: str | None = config.getoption("ddpsim_isolation")
-        self._needs_processes: set[str] = set()
-        """The node ids of the classes and modules in which a test has needed ranks as processes."""
+        self._why_processes: dict[str, str] = {}
+        """By the node id of a class or module: why one of its tests has needed ranks as processes."""
+        self._tests: list[SuiteTest] = []
         terms = Terms(seconds=default_time_limit(config), token=config.getoption("ddpsim_replay"))
         seed = config.getoption("ddpsim_seed")
-        policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else "random")
+        policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else DEFAULT_DRAWING)
         self._terms = replace(terms, policy=policy, seed=seed or 0)
-        try:
+        self._schedules: int = config.getoption("ddpsim_explore") or 0
+        with suppress(ImportError):  # without expecttest, for instance, no test can use these classes either
             torch_bases.adapt(importlib.import_module(torch_bases.MODULE), self._ranks, self._replaced)
-        except ImportError:  # without expecttest, for instance, no test can use these classes either
-            pass
 
     def pytest_unconfigure(self) -> None:
         """Restore what was replaced."""
         self._replaced.restore_attributes()
 
+    # --- one test -----------------------------------------------------------------------------------------------------
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Attempt a test until its outcome is known, and report the last attempt."""
+        """Attempt a test until its outcome is known, and report the attempt that counts."""
         if OPTIONS_KEY in item.stash or not isinstance(item, pytest.Function):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in self._reports(item, nextitem):
+        for report in self._attempt_until_known(item, nextitem).reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
-    def _reports(self, item: pytest.Function, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    def _attempt_until_known(self, item: pytest.Function, nextitem: pytest.Item | None) -> Attempted:
         scope = item.parent.nodeid if item.parent else ""
-        first = "process" if scope in self._needs_processes else "thread"
-        isolations = [self._forced] if self._forced else _ISOLATIONS[_ISOLATIONS.index(first) :]
         properties = list(item.user_properties)
-        reports: list[pytest.TestReport] = []
-        for isolation in isolations:
-            if reports:
-                item._initrequest()
-                item.user_properties[:] = properties
+
+        def attempt(terms: Terms) -> Attempted:
+            if OPTIONS_KEY in item.stash:  # a further attempt
                 del item.stash[OPTIONS_KEY]
-                self._needs_processes.add(scope)
-            self._ranks.attempt = attempt = Attempt(item, replace(self._terms, isolation=isolation))
+                item._initrequest()
+            item.user_properties[:] = properties
+            self._ranks.attempt = own = Attempt(item, terms)
             try:
-                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+                return Attempted(own, runtestprotocol(item, log=False, nextitem=nextitem))
             finally:
                 self._ranks.attempt = None
-            if not attempt.may_need_processes:
-                break
-        return reports
+
+        first = "process" if scope in self._why_processes else "thread"
+        found = on_threads = attempt(replace(self._terms, isolation=self._forced or first))
+        why = found.attempt.why_processes
+        if why and self._forced is None:
+            self._why_processes[scope] = why
+            found = attempt(replace(self._terms, isolation="process"))
+            if found.outcome == on_threads.outcome == "failed" and _message(found) == _message(on_threads):
+                found = on_threads  # it has the tracebacks
+        row = found.attempt.row(self._why_processes.get(scope, ""))
+        if self._schedules and found.attempt.results:
+            terms = found.attempt.terms
+
+            def attempt_under(policy: Policy) -> Attempted:
+                return attempt(replace(terms, policy=policy))
+
+            search = ScheduleSearch(found, attempt_under)
+            search.search(self._schedules, terms.seconds, terms.seed)
+            row = replace(row, schedules=search.text())
+            if search.is_flaky:
+                found = search.by_outcome["failed"]
+                token = str(found.attempt.results[0].schedule)
+                row = replace(found.attempt.row(row.why), schedules=row.schedules, flaky=token)
+        for report in found.reports:
+            if found.attempt.results:
+                report.user_properties += row.properties()
+                if row.flaky and report.when == "call":
+                    report.sections.append(("ddpsim: the outcome depends on the schedule", row.schedules))
+        return found
+
+    # --- the suite ----------------------------------------------------------------------------------------------------
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that has started ranks."""
+        if report.when == "call":
+            test = test_of_report(report.nodeid, report.outcome, report.duration, report.user_properties)
+            self._tests += [] if test is None else [test]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Set the exit status of a session whose tests pass with hazards, if the user has asked for one."""
+        if session.config.getoption("ddpsim_strict") and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = _HAZARDS_ONLY if any(each.row.hazards for each in self._tests) else session.exitstatus
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        """Print the suite's summary, and write what was asked for."""
+        for line in self._lines(config):
+            terminalreporter.write_line(line)
+
+    def _lines(self, config: pytest.Config) -> Iterator[str]:
+        if self._tests:
+            yield from summary_lines(self._tests)
+        if config.getoption("ddpsim_annotations"):
+            yield from annotations(self._tests)
+        if path := config.getoption("ddpsim_sarif"):
+            yield write_sarif(Path(path), self._tests, metadata.version("ddpsim"))
+
+
+def _message(found: Attempted) -> str:
+    """Return what a failed attempt says, without the name of the rank that was first."""
+    shown = (getattr(report.longrepr, "reprcrash", None) for report in found.reports if report.failed)
+    return next((crash.message.partition(": ")[2] for crash in shown if crash is not None), "")

@@ -4,13 +4,15 @@ A test may be attempted several times: with ranks as threads, as processes, and 
 its `Terms`, and applies them to each run that the test starts.
 """
 
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
 import pytest
+
 from ddpsim import Budget, Result, UsageError, Verdict, simulate
 from ddpsim.scenarios.pytest_plugin.failure import (
     RanksFailed,
@@ -23,10 +25,12 @@ from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import MarkerOptions
 from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput
 from ddpsim.scenarios.pytest_plugin.running import MOST_STEPS, RUN
+from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 from ddpsim.scenarios.test_suites.shared_state import ModuleStates
-from ddpsim.simulator.choices import Policy, Schedule, program_identity
+from ddpsim.scenarios.test_suites.summary import SuiteRow
+from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
+from ddpsim.simulator.rank_processes.own_process import function_rank_environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,30 @@ class Attempt:
     """True if the harness itself runs ranks as threads, so that they are meant to share what they share."""
 
     @property
-    def may_need_processes(self) -> bool:
-        """True if ranks ran as threads, and processes might have another outcome."""
-        is_thread = bool(self.results) and self.terms.isolation == "thread" and not self.is_bound_to_threads
-        return is_thread and (bool(self.changed) or any(each.verdict is not Verdict.PASS for each in self.results))
+    def why_processes(self) -> str:
+        """Why the test has to run again with ranks as processes; "" if its outcome is known."""
+        if self.terms.isolation == "process" or self.is_bound_to_threads or not self.results:
+            return ""
+        if self.changed:
+            return f"ranks change {self.changed[0]}"
+        return "" if all(each.verdict is Verdict.PASS for each in self.results) else "it fails on threads"
+
+    def row(self, why: str) -> SuiteRow:
+        """Return the attempt as a row of the suite's summary; `why` says why its ranks are processes."""
+        is_process = self.terms.isolation == "process" and not self.is_bound_to_threads
+        found = [finding for result in self.results for finding in result.findings]
+        hazards = {str(each.code) for each in found if each.code.verdict is Verdict.PASS}
+        sites = (each.sites[0] for each in found if each.sites and not each.sites[0].is_foreign)
+        folder = self.item.config.invocation_params.dir
+        return SuiteRow(
+            ranks=", ".join(str(each.world_size) for each in self.results),
+            isolation="process" if is_process else "thread",
+            why=why if is_process else "",
+            codes=", ".join(sorted({str(each.code) for each in found} - hazards)),
+            hazards=", ".join(sorted(hazards)),
+            at=next((f"{os.path.relpath(site.path, folder)}:{site.line}" for site in sites), ""),
+            what=found[0].summary if found else "",
+        )
 
 
 class RanksOfTest:
@@ -80,7 +104,7 @@ class RanksOfTest:
     ) -> tuple[Any, ...]:
         """Run a function on each rank of a new world, and return what the ranks returned.
 
-        Without `has_group`, no group exists until the ranks create it. `on` is the isolation if the harness needs one: "thread" or "process".
+        Without `has_group`, no group exists until the ranks create it. `on` is the isolation if the harness needs one.
         `told_by` is the function whose file counts as the program's. Raises the error of a rank
         unchanged, and RanksFailed with the diagnosis for any other failure.
         """
@@ -93,12 +117,15 @@ class RanksOfTest:
         output, terms = RankOutput(attempt.item), attempt.terms
         attempt.is_bound_to_threads |= on == "thread"
         isolation = on or terms.isolation
+        environment = {name: os.environ.get(name) for name in function_rank_environment(0, world_size)}
 
         @wraps(told_by, assigned=(), updated=())  # as `begin_function` reads it
         def run_rank(rank: int) -> Any:
             __tracebackhide__ = True
             if isolation == "thread":
                 output.install_streams(rank)
+            if not has_group:
+                _take_environment(environment)
             return program(rank)
 
         states = ModuleStates() if isolation == "thread" else None
@@ -106,8 +133,9 @@ class RanksOfTest:
             result = self._simulate(run_rank, world_size, attempt, isolation, has_group)
         except UsageError as error:
             raise RanksFailed(str(error)) from None
-        if states is not None:
-            attempt.changed += states.changed_names()
+        if states is not None and on is None and (changed := states.changed_names()):
+            attempt.changed += changed
+            states.restore()  # the ranks of the next attempt begin as those of this one did
         attempt.results.append(result)
         run = RunOfTest(result, output)
         failure = failure_of_run(run, None)
@@ -129,12 +157,24 @@ class RanksOfTest:
             "default_group": has_group,
             "budget": Budget(steps=MOST_STEPS, seconds=terms.seconds),
         }
-        policy = terms.policy if number == 0 else DEFAULT
         if terms.token is not None and number == 0:
-            recorded = Schedule.parse(terms.token, program=program_identity(name, world_size))
-            policy = ReplayPolicy(recorded)
-        result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
-        return result.with_replay(f"{replay_command(attempt.item, str(result.schedule))} --ddpsim")
+            result, failure = replay_test(run_rank, world_size, terms.token, options, is_strict=True)
+            if failure is not None:
+                raise failure
+        else:
+            policy = terms.policy if number == 0 else DEFAULT
+            result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
+        again = replay_command(attempt.item, str(result.schedule))
+        return result.with_replay(f"{again} --ddpsim --ddpsim-isolation {isolation}")
+
+
+def _take_environment(environment: Mapping[str, str | None]) -> None:
+    """In a rank: give variables of a launcher the values that they have in the test, as in a process that it starts."""
+    for name, value in environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def name_of_run(item: pytest.Function, number: int) -> str:

@@ -1,8 +1,8 @@
 """Simulates the ranks of tests that derive from torch's own base classes (`torch.testing._internal`).
 
-What is relied on (torch 2.6 to 2.15): a test's class is made anew in each rank, by its `_run`; `setUp` starts the ranks,
-and the test's method, replaced by a wrapper, waits for them in the main process. A skip is an exit code of `TEST_SKIPS`.
-DTensorTestBase, FSDPTest and DistributedTestBase derive from MultiProcessTestCase.
+What is relied on (torch 2.6 to 2.15): a test's class is made anew in each rank, by its `_run`; `setUp` starts the
+ranks, and the test's method, replaced by a wrapper, waits for them in the main process. A skip is an exit code of
+`TEST_SKIPS`. DTensorTestBase, FSDPTest and DistributedTestBase derive from MultiProcessTestCase.
 """
 
 import os
@@ -22,33 +22,28 @@ MODULE = "torch.testing._internal.common_distributed"
 def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
     """Replace, in the imported module `MODULE`, what starts ranks and waits for them."""
     skips = {skip.exit_code: skip.message for skip in module.TEST_SKIPS.values()}
+    generic = int(module.TEST_SKIPS["generic"].exit_code)
 
     def join_processes(test: Any, function: Any) -> None:
         __tracebackhide__ = True
         name, kind = test._current_test_name(), type(test)
 
-        def run_rank(rank: int) -> int:
-            try:
-                kind._run(rank, name, file_name, None, fake_pg=getattr(test, "fake_pg", False))
-            except SystemExit as left:
-                return left.code if isinstance(left.code, int) else int(left.code is not None)
-            return 0
+        def run_rank(rank: int) -> None:
+            kind._run(rank, name, file_name, None, fake_pg=getattr(test, "fake_pg", False))
 
         file_name = test.file_name
-        codes = ranks.run(run_rank, int(test.world_size), told_by=function)
+        codes = ranks.run(partial(_exit_code, run_rank, generic), int(test.world_size), told_by=function)
         if function not in test.skip_return_code_checks:
             _raise_skip(codes[0], skips)
             expected = test.special_return_code_checks.get(function, 0)
-            test.assertEqual(codes[0], expected, msg=f"Expected exit code {expected} but got {codes[0]} for rank 0")
+            if codes[0] != expected:
+                raise AssertionError(f"Expected exit code {expected} but got {codes[0]} for rank 0")
 
     def run_test(test: Any, name: str, pipe: Any) -> None:
         __tracebackhide__ = True
         os.environ["TORCH_SHOW_CPP_STACKTRACES"] = "1"
         module.common_utils.set_rng_seed()
-        try:
-            getattr(test, name)()
-        except unittest.SkipTest as skip:
-            raise SystemExit(module.TEST_SKIPS["generic"].exit_code) from skip
+        getattr(test, name)()
         if test.destroy_pg_upon_exit and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -60,17 +55,12 @@ def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None
     def join_threads(kind: Any, test: Any, function: Any) -> None:
         __tracebackhide__ = True
 
-        def run_rank(rank: int) -> int:
-            try:
-                kind._run(test._current_test_name, rank, world_size)
-            except unittest.SkipTest:
-                return int(module.TEST_SKIPS["generic"].exit_code)
-            except SystemExit as left:
-                return left.code if isinstance(left.code, int) else 1
-            return 0
+        def run_rank(rank: int) -> None:
+            kind._run(test._current_test_name, rank, world_size)
 
         world_size = int(test.world_size)
-        codes = ranks.run(run_rank, world_size, told_by=function, on="thread", has_group=True)
+        run_rank_or_skip = partial(_exit_code, run_rank, generic)
+        codes = ranks.run(run_rank_or_skip, world_size, told_by=function, on="thread", has_group=True)
         _raise_skip(max(codes), skips)
 
     def run_with_threaded_group(test: Any, name: str, rank: int, world_size: int) -> None:
@@ -98,38 +88,44 @@ def _adapt_continuous(module: Any, ranks: RanksOfTest, replaced: ReplacedAttribu
         kind.processes, kind.task_queues, kind.completion_queues = [], [], []
         kind.rdvz_file = fresh_file()
 
-    def run_and_wait(test: Any, function: Any) -> Callable[[Any], None]:
-        kind = type(test)
-
-        def run_rank(rank: int) -> int:
-            own = type(kind.__name__, (kind,), {"__module__": kind.__module__, "rank": rank})  # state of the rank's own
-            try:
-                own._init_pg(rank, own.world_size, file_name)
-                own._run_test_given_id(test.id())
-            except unittest.SkipTest:
-                return int(module.TEST_SKIPS["generic"].exit_code)
-            except SystemExit as left:
-                return left.code if isinstance(left.code, int) else 1
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            return 0
-
+    def run_and_wait(test: Any, function: Any) -> Callable[[], None]:
         @wraps(function)
         def wrapper() -> None:
             __tracebackhide__ = True
-            nonlocal file_name
             if test.rank != test.MAIN_PROCESS_RANK:
                 function()
                 return
-            file_name = fresh_file()
-            _raise_skip(max(ranks.run(run_rank, int(kind.world_size), told_by=function)), skips)
+            kind, file_name = type(test), fresh_file()
+            run_rank = partial(_run_continuous, kind, test.id(), file_name)
+            codes = ranks.run(partial(_exit_code, run_rank, generic), int(kind.world_size), told_by=function)
+            _raise_skip(max(codes), skips)
 
-        file_name = ""
         return wrapper
 
+    generic = int(module.TEST_SKIPS["generic"].exit_code)
     of_class = module.MultiProcContinuousTest
     replaced.set_attribute(of_class, "_spawn_processes", classmethod(spawn_nothing))
     replaced.set_attribute(of_class, "_worker_run_main_wait", run_and_wait)
+
+
+def _run_continuous(kind: Any, name: str, file_name: str, rank: int) -> None:
+    own: Any = type(kind.__name__, (kind,), {"__module__": kind.__module__, "rank": rank})  # the rank's own attributes
+    own._init_pg(rank, own.world_size, file_name)
+    own._run_test_given_id(name)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _exit_code(run_rank: Callable[[int], Any], generic: int, rank: int) -> int:
+    """Run a rank, and return the exit code that its process would have; `generic` is that of a skip."""
+    __tracebackhide__ = True
+    try:
+        run_rank(rank)
+    except unittest.SkipTest:
+        return generic
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
+    return 0
 
 
 def _start_nothing(test: Any, process: Any) -> None:

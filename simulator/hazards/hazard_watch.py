@@ -11,7 +11,7 @@ between the last rank's call and the delivery of its completion, and changes of 
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -124,10 +124,10 @@ class _CallInFlight:
 
     def shares_memory_with(self, other: "_CallInFlight") -> bool:
         """Return whether two calls use the same memory, and at least one of them writes it."""
-        mine, theirs = self._memory_spans(), other._memory_spans()
+        mine, theirs = self.memory_spans(), other.memory_spans()
         return overlap_in_memory(mine[1], theirs[0]) or overlap_in_memory(theirs[1], mine[0])
 
-    def _memory_spans(self) -> tuple[Sequence[Span], Sequence[Span]]:
+    def memory_spans(self) -> tuple[Sequence[Span], Sequence[Span]]:
         """Return the memory that the call reads or writes on its rank, and which part of that memory it may write."""
         if self._read is None:
             inputs, outputs, *_ = self._passed_tensors
@@ -137,6 +137,52 @@ class _CallInFlight:
             self._read = [memory_span(tensor) for tensor in touched[:_TENSORS_WATCHED]]
             self._written = () if is_source else [memory_span(tensor) for tensor in outputs[:_TENSORS_WATCHED]]
         return self._read, self._written
+
+
+class _CallsOfRank(dict[int, _CallInFlight]):
+    """The calls of one rank in flight, by handle (id). Those that use some part of memory are found without a look at
+    each.
+
+    A part of up to 2**n bytes, and of more than half as many, lies in one or two cells of 2**n bytes. The cells are
+    filled when a second call is issued, since most programs have one in flight.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._new: list[_CallInFlight] = []
+        self._cells: dict[int, dict[int, dict[int, _CallInFlight]]] = {}
+        """By n and number of the cell: the calls, by handle."""
+
+    def add(self, call: _CallInFlight) -> None:
+        """Add a call that was issued."""
+        self[call.pending.handle] = call
+        self._new.append(call)
+
+    def settle(self, handle: int) -> _CallInFlight | None:
+        """Remove and return the call of a handle, if it is in flight."""
+        call = self.pop(handle, None)
+        if not self:
+            self._new.clear()
+            self._cells.clear()
+        return call
+
+    def sharing_with(self, mine: _CallInFlight) -> list[_CallInFlight]:
+        """Return the calls in flight that share memory with a further call, if one of the two writes it."""
+        for each in self._new:
+            for start, end in each.memory_spans()[0]:
+                size = (end - start).bit_length()
+                cells = self._cells.setdefault(size, {})
+                for number in {start >> size, end >> size}:
+                    cells.setdefault(number, {})[each.pending.handle] = each
+        self._new.clear()
+        near: dict[int, _CallInFlight] = {}
+        for start, end in mine.memory_spans()[0]:
+            for size, cells in self._cells.items():
+                numbers = range(start >> size, (end >> size) + 1)
+                for number in numbers if len(numbers) < len(cells) else list(cells):
+                    near |= cells.get(number, {})
+        current = [each for handle, each in near.items() if self.get(handle) is each]
+        return [each for each in current if mine.shares_memory_with(each)]
 
 
 @dataclass(slots=True, eq=False)
@@ -157,8 +203,8 @@ class HazardWatch:
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
         """`ask` is a function that sends a request to the kernel."""
         self._ask = ask
-        self._in_flight: list[dict[int, _CallInFlight]] = [{} for _ in range(world_size)]
-        """By rank and handle (id), the calls of the program and of communication hooks that were not waited for yet."""
+        self._in_flight = [_CallsOfRank() for _ in range(world_size)]
+        """By rank, the calls of the program and of communication hooks that were not waited for yet."""
         self._reads = EarlyReads(ask)
         self.listeners: list[Callable[[PendingCall], None]] = []
         """Functions that are called with each call of the user's program."""
@@ -208,7 +254,7 @@ class HazardWatch:
         mine = self._in_flight[call.rank]
         in_flight = None
         if call.origin.by_hook:
-            mine[pending.handle] = _CallInFlight(pending, (), _NOTHING)  # its tensors are the engine's
+            mine.add(_CallInFlight(pending, (), _NOTHING))  # its tensors are the engine's
         elif call.origin.phase is _USER and call.signature.operation != "monitored_barrier":
             held: PoisonedTensors | None = pending.poisoned
             tensors: Sequence[_Watched] = _watch_tensors(pending.payload) if held is None else [held]
@@ -217,8 +263,8 @@ class HazardWatch:
             brought = pending.payload if held is None else held.brought
             in_flight = _CallInFlight(pending, tensors, brought)
             if mine:
-                self._report_shared_memory(in_flight, mine.values())
-            mine[pending.handle] = in_flight
+                self._report_shared_memory(in_flight, mine.sharing_with(in_flight))
+            mine.add(in_flight)
             if tensors and (parts := in_flight.watched_parts):
                 pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
             if not is_synchronous_call() and (written := written_tensors(call.signature, brought, call.rank)):
@@ -233,7 +279,7 @@ class HazardWatch:
     def call_settled(self, pending: PendingCall) -> None:
         """Record that a rank waits for a call or has found it complete: from now on it may use the call's tensors."""
         mine = self._in_flight[pending.call.rank]
-        in_flight = mine.pop(pending.handle, None)
+        in_flight = mine.settle(pending.handle)
         if self._reads.held:
             self._reads.forget_call(pending.call)
         is_on_stream = in_flight is not None and in_flight.is_on_nccl_stream
@@ -292,10 +338,9 @@ class HazardWatch:
     def _report_hazard(self, kind: NoticedKind, call: Call) -> None:
         self._ask(Noticed(kind, (call,)))
 
-    def _report_shared_memory(self, mine: _CallInFlight, others: Iterable[_CallInFlight]) -> None:
+    def _report_shared_memory(self, mine: _CallInFlight, sharing: Sequence[_CallInFlight]) -> None:
         """Report a call that shares memory with other calls in flight, if one of these calls writes the shared memory.
         Not reported: the first messages of a pipeline in torch 2.11, which share a tensor that nothing reads."""
-        sharing = [other for other in others if mine.shares_memory_with(other)]
         if sharing:
             part = mine.pending.call.origin.part
             if part is None or part.what != GREETING:

@@ -1,13 +1,18 @@
 """Hazards: what passes here and may fail elsewhere; and programs that have none."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from ddpsim import Verdict, simulate
+from ddpsim.simulator.hazards.hazard_watch import _CallInFlight, _CallsOfRank
+from ddpsim.simulator.transport.payload import Payload
 from tests.kit.results import codes
 from tests.kit.rows import rows
 from tests.kit.small_training import backward, sgd, train, wrapped
@@ -219,3 +224,22 @@ def training_with_ddp(rank):
 @pytest.mark.parametrize("policy", ["round_robin", "random"])
 def test_no_false_alarm(program, policy):
     assert hazards(program, policy=policy)[0] == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.booleans(), st.booleans()), max_size=30))
+def test_calls_that_share_memory_are_those_that_a_look_at_each_finds(calls):
+    """Parts of memory of up to 9 * 8 bytes at 60 * 8: a call reads or writes one; some are settled in between."""
+    memory, operation = torch.zeros(80, dtype=torch.int64), SimpleNamespace(operation="all_reduce")
+    in_flight = _CallsOfRank()
+    for handle, (start, length, writes, settles) in enumerate(calls):
+        part = (memory[start : start + length],)
+        pending = SimpleNamespace(
+            handle=handle, poisoned=None, call=SimpleNamespace(peer=None, rank=0, signature=operation)
+        )
+        call = _CallInFlight(pending, (), Payload(() if writes else part, part if writes else ()))
+        by_look = [each for each in in_flight.values() if call.shares_memory_with(each)]
+        found = in_flight.sharing_with(call)
+        assert {id(each) for each in found} == {id(each) for each in by_look}
+        in_flight.add(call)
+        if settles:
+            in_flight.settle(handle // 2)
