@@ -14,12 +14,12 @@ import typer
 from ddpsim.simulator.errors import UsageError
 
 
-def test(
+def run_suite(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="PATH...",
-            help="Arguments of pytest: files, folders, tests and options; or -m unittest and the arguments of unittest.",
+            help="Arguments of pytest: files, folders, tests, options; or -m unittest and those of unittest.",
         ),
     ] = None,
     ranks: Annotated[
@@ -67,7 +67,7 @@ def pytest_arguments_of_unittest(words: Sequence[str]) -> list[str]:
     kinds = ["-o", "python_functions=", "-o", "python_classes="]  # unittest knows only its own classes
     if not is_discovery:
         return [*options, *kinds, *map(_node_of_name, given.names)]
-    start, pattern, *_ = *given.names, *[None] * 2
+    start, pattern = [*given.names, "", ""][:2]
     pattern = given.pattern or pattern or "test*.py"
     return [*options, *kinds, "-o", f"python_files={pattern}", given.start or start or "."]
 

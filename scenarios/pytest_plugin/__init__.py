@@ -79,15 +79,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     ranks = early_config.known_args_namespace.ddpsim_ranks
     if ranks is None or "DDPSIM_SUITE" in os.environ:  # that is set in the session of each rank
         return
-    from ddpsim.scenarios.test_suites.per_rank import PerRankPlugin
+    from ddpsim.scenarios.test_suites.per_rank import NAME, SuiteOnRanks
 
-    early_config.pluginmanager.register(PerRankPlugin(early_config, ranks))
+    early_config.pluginmanager.register(SuiteOnRanks(early_config, ranks), NAME)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and refuse wrong options before anything runs."""
     config.addinivalue_line("markers", DESCRIPTION)
-    if config.getoption("ddpsim"):
+    if config.getoption("ddpsim") or config.getoption("ddpsim_ranks"):
         from ddpsim.scenarios.test_suites.plugin import SuitePlugin
 
         config.pluginmanager.register(SuitePlugin(config))

@@ -29,15 +29,12 @@ def check_replay_token(token: str) -> None:
 
 def keep_tests_of_token(config: pytest.Config, items: list[pytest.Item], token: str) -> None:
     """Deselect all tests except those that match a replay token. Possibly no test matches."""
-    sizes = {item: options.world_size for item, options in marked_tests(items)}
-    if (ranks := config.getoption("ddpsim_ranks")) is not None:
-        sizes = dict.fromkeys(items, ranks) | sizes
     kept: list[pytest.Item] = [
         item
-        for item, world_size in sizes.items()
-        if Schedule.is_recorded_for(token, program_identity(test_name_in_tokens(item), world_size))
+        for item, options in marked_tests(items)
+        if Schedule.is_recorded_for(token, program_identity(test_name_in_tokens(item), options.world_size))
     ]
-    if config.getoption("ddpsim"):
+    if config.getoption("ddpsim") or config.getoption("ddpsim_ranks"):
         kept += [item for item in items if item not in kept and _may_be_of(token, item)]
     config.stash[_KEPT] = len(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -28,36 +29,36 @@ from ddpsim.scenarios.pytest_plugin.failure import (
     test_name_in_tokens,
 )
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
-from ddpsim.scenarios.pytest_plugin.marker import MarkerOptions, default_time_limit
+from ddpsim.scenarios.pytest_plugin.marker import MarkerOptions
 from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput, Severity, severity_of_error
 from ddpsim.scenarios.pytest_plugin.running import MOST_STEPS, RUN
+from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 from ddpsim.scenarios.test_suites import rank_session
 from ddpsim.scenarios.test_suites.rank_session import Collection, TestOnRanks, groups_refused, leave_out_xdist
-from ddpsim.simulator.choices import Schedule, program_identity
+from ddpsim.scenarios.test_suites.ranks_of_test import Attempt
 from ddpsim.simulator.launching.script import program_seeds
 from ddpsim.simulator.launching.servers import STANDING, server_keys
-from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 from ddpsim.simulator.rank_processes.own_process import torchrun_environment
+
+NAME = "ddpsim-per-rank"
+"""The name under which pytest knows the plugin."""
 
 _MODULES = (rank_session.__name__,)
 _MOST_NAMED = 3
 
 
-class PerRankPlugin:
-    """Runs every test of a session on each rank, and reports it once."""
+class SuiteOnRanks:
+    """Runs a session's tests on each rank, with servers that have collected the suite."""
 
     def __init__(self, config: pytest.Config, world_size: int) -> None:
         """Set the environment of rank 0, with which this process collects the tests that it goes through."""
-        given = config.known_args_namespace
-        self._world_size, self._gpus, self._token = world_size, given.ddpsim_gpus, given.ddpsim_replay
+        self._world_size, self._gpus = world_size, config.known_args_namespace.ddpsim_gpus
         self._folder = tempfile.mkdtemp(prefix="ddpsim-")
-        self._patch = pytest.MonkeyPatch()
-        self._groups = groups_refused()
-        arguments = list(map(str, config.invocation_params.args))
+        self._files = [os.path.join(self._folder, f"rank-{rank}") for rank in range(world_size)]
+        self._patch, self._refusing = pytest.MonkeyPatch(), ExitStack()
         environments = []
-        for rank in range(world_size):
-            suite = {"arguments": arguments, "gpus": self._gpus, "file": self._file_of(rank)}
+        for rank, file in enumerate(self._files):
+            suite = {"arguments": list(map(str, config.invocation_params.args)), "gpus": self._gpus, "file": file}
             own = torchrun_environment(rank, world_size) | {rank_session.VARIABLE: json.dumps(suite)}
             environments.append(tuple(own.items()))
         self._program = TestOnRanks(("-m", "pytest"), rank_environments=tuple(environments))
@@ -65,14 +66,11 @@ class PerRankPlugin:
             self._patch.setenv(name, value)
         self._patch.syspath_prepend(os.getcwd())  # as under `torchrun -m pytest`
         rank_session.install_virtual_gpus(self._gpus)
-        self._groups.__enter__()
-
-    def _file_of(self, rank: int) -> str:
-        return os.path.join(self._folder, f"rank-{rank}")
+        self._refusing.enter_context(groups_refused())
 
     def pytest_unconfigure(self) -> None:
         """Restore the environment, and remove the files."""
-        self._groups.__exit__()
+        self._refusing.close()
         self._patch.undo()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -86,13 +84,12 @@ class PerRankPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Start the servers, which collect the suite at the same time as this process."""
-        keys = server_keys(self._program, program_seeds(alike=False).hash_seeds, _MODULES)
-        STANDING.start_servers(keys, wants_dynamo=True)
-        self._keys = keys
+        self._keys = server_keys(self._program, program_seeds(alike=False).hash_seeds, _MODULES)
+        STANDING.start_servers(self._keys, wants_dynamo=True)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Wait for the servers, and compare what the ranks have collected."""
-        self._groups.__exit__()
+        self._refusing.close()
         if session.testsfailed:  # pytest reports the modules that cannot be collected
             return
         try:
@@ -105,60 +102,52 @@ class PerRankPlugin:
         for rank in range(self._world_size):
             collected: Collection = self._read(rank)[0]
             if collected.problem:
-                raise pytest.UsageError(f"on rank {rank} {collected.problem}, and on rank 0 there is no such problem")
+                raise pytest.UsageError(f"{collected.problem} on rank {rank}, expected what rank 0 collects")
             _compare_collections(own, set(collected.nodes), rank)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Function) -> bool | None:
-        """Run a test on all ranks, and report it."""
-        if OPTIONS_KEY in item.stash:
-            return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in self._reports(item):
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
-
-    def _reports(self, item: pytest.Function) -> list[pytest.TestReport]:
-        for rank in range(self._world_size):
-            os.truncate(self._file_of(rank), 0)
-        began = time.perf_counter()
+    def run_test(self, attempt: Attempt) -> list[pytest.TestReport]:
+        """Run a test on all ranks, and return its reports."""
+        item, began = attempt.item, time.perf_counter()
+        for file in self._files:
+            os.truncate(file, 0)
         try:
-            run = self._run(item)
-        except UsageError as error:
-            return _failed_reports(item, RanksFailed(str(error)), None)
+            run = self._simulate(attempt)
+        except (UsageError, RanksFailed) as error:
+            return _failed_reports(item, error if isinstance(error, RanksFailed) else RanksFailed(str(error)), None)
         seconds = time.perf_counter() - began
         restore = item.config.hook.pytest_report_from_serializable
-        by_rank = [[restore(config=item.config, data=each) for each in self._read(rank)] for rank in range(self._world_size)]
+        by_rank = [
+            [restore(config=item.config, data=data) for data in self._read(rank)] for rank in range(self._world_size)
+        ]
         reports = _merge(item, run, by_rank)
         for report in reports:
             report.duration = seconds if report.when == "call" else 0.0  # that of a rank is of the virtual clock
         return reports
 
-    def _run(self, item: pytest.Function) -> RunOfTest:
-        name, policy = test_name_in_tokens(item), item.config.getoption("ddpsim_policy")
-        seed = item.config.getoption("ddpsim_seed")
-        policy = policy or (DEFAULT if seed is None else "random")
-        if self._token is not None:
-            policy = ReplayPolicy(Schedule.parse(self._token, program=program_identity(name, self._world_size)))
-        result = simulate(
-            replace(self._program, node=item.nodeid),
-            self._world_size,
-            policy=policy,
-            seed=seed or 0,
-            name=name,
-            preload=_MODULES,
-            gpus=self._gpus,
-            budget=Budget(steps=MOST_STEPS, seconds=default_time_limit(item.config)),
-        )
-        gpus = [] if self._gpus is None else ["--ddpsim-gpus", str(self._gpus)]
-        command = [replay_command(item, str(result.schedule)), "--ddpsim-ranks", str(self._world_size), *gpus]
-        run = RunOfTest(result.with_replay(" ".join(command)), RankOutput(item))
+    def _simulate(self, attempt: Attempt) -> RunOfTest:
+        item, terms = attempt.item, attempt.terms
+        program = replace(self._program, node=item.nodeid)
+        options: dict[str, Any] = {
+            "name": test_name_in_tokens(item),
+            "preload": _MODULES,
+            "gpus": self._gpus,
+            "budget": Budget(steps=MOST_STEPS, seconds=terms.seconds),
+        }
+        if terms.token is not None:
+            result, failure = replay_test(program, self._world_size, terms.token, options, is_strict=True)
+            if failure is not None:
+                raise failure
+        else:
+            result = simulate(program, self._world_size, policy=terms.policy, seed=terms.seed, **options)
+        attempt.results.append(result)
+        gpus = "" if self._gpus is None else f" --ddpsim-gpus {self._gpus}"
+        again = f"{replay_command(item, str(result.schedule))} --ddpsim-ranks {self._world_size}{gpus}"
+        run = RunOfTest(result.with_replay(again), RankOutput(item))
         return replace(run, error=failure_of_run(run, None))
 
     def _read(self, rank: int) -> list[Any]:
         found = []
-        with open(self._file_of(rank), "rb") as file:
+        with open(self._files[rank], "rb") as file:
             while file.peek(1):
                 found.append(pickle.load(file))
         return found
@@ -169,7 +158,11 @@ def _compare_collections(own: set[str], others: set[str], rank: int) -> None:
     if own == others:
         return
     sides = [(sorted(own - others), 0), (sorted(others - own), rank)]
-    found = [f"{', '.join(nodes[:_MOST_NAMED])}{' ...' * (len(nodes) > _MOST_NAMED)} only on rank {where}" for nodes, where in sides if nodes]
+    found = [
+        f"{', '.join(nodes[:_MOST_NAMED])}{' ...' * (len(nodes) > _MOST_NAMED)} only on rank {where}"
+        for nodes, where in sides
+        if nodes
+    ]
     raise pytest.UsageError(
         f"ranks 0 and {rank} collect different tests ({'; '.join(found)}), expected the same on every rank: let no "
         "module and no parametrisation depend on the rank"
@@ -188,7 +181,7 @@ def _merge(item: pytest.Function, run: RunOfTest, by_rank: Sequence[list[Any]]) 
             return _failed_reports(item, RanksFailed(text), None)
         worst = max(range(len(by_rank)), key=lambda rank: (_badness(by_rank[rank]), -rank))
         reports = by_rank[worst]
-        if (text := "\n\n".join(finding.body for finding in run.result.findings)):
+        if text := "\n\n".join(finding.body for finding in run.result.findings):
             reports[-2].sections.append(("findings", text))
         return reports
     raiser = next((rank for rank, each in run.result.errors.items() if each is error), None)
@@ -198,8 +191,8 @@ def _merge(item: pytest.Function, run: RunOfTest, by_rank: Sequence[list[Any]]) 
         _add_output(failed, by_rank)
         annotate_report(item, failed, error, run)
     elif not any(hasattr(each, "wasxfail") for each in reports):
-        is_text = isinstance(error, RanksFailed)
-        return _failed_reports(item, error if is_text else RanksFailed(str(run.result)), run, by_rank)
+        text = error if isinstance(error, RanksFailed) else RanksFailed(str(run.result), run.result.findings[0].summary)
+        return _failed_reports(item, text, run, by_rank)
     return reports
 
 

@@ -7,8 +7,8 @@ test, with new fixtures of all scopes, and writes its reports into a file that t
 import json
 import os
 import pickle
-from collections.abc import Callable, Generator
-from contextlib import redirect_stdout
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -56,13 +56,13 @@ class RankSession:
     """The pytest session of one rank, which has collected the suite. It is also a plugin of that session."""
 
     def __init__(self, arguments: list[str], gpus: int | None, file: str) -> None:
-        self._file = open(file, "ab", buffering=0)  # noqa: SIM115: ranks write into it
+        self._file = open(file, "ab", buffering=0)
         self._error: BaseException | None = None
         self._tests: dict[str, pytest.Item] = {}
         self._problems: list[str] = []
         try:
             install_virtual_gpus(gpus)
-            self._nowhere = open(os.devnull, "w")  # noqa: SIM115: the terminal reporter keeps it
+            self._nowhere = open(os.devnull, "w")
             with redirect_stdout(self._nowhere), groups_refused():
                 self._collect(arguments)
         except BaseException as error:
@@ -140,7 +140,7 @@ class RankSession:
 def leave_out_xdist(config: Any) -> bool:
     """Let xdist start no workers; return whether each of them would have run all tests (`--dist each`)."""
     options = vars(config.option)
-    is_each = options.get("dist") == "each"
+    is_each: bool = options.get("dist") == "each"
     options.update(dict.fromkeys({"dist"} & options.keys(), "no"), **dict.fromkeys({"tx"} & options.keys(), []))
     return is_each
 
@@ -157,23 +157,16 @@ def install_virtual_gpus(count: int | None) -> None:
         VirtualGpus(FirstUseAnnouncement()).install(count)
 
 
-def groups_refused() -> "_GroupsRefused":
-    """Return a context in which no process group can be made."""
-    return _GroupsRefused()
-
-
-class _GroupsRefused:
-    """Refuses process groups: the ranks of a test are not there yet."""
-
-    def __init__(self) -> None:
-        self._replaced = ReplacedAttributes()
-
-    def __enter__(self) -> None:
-        for owner in (dist, distributed_c10d):
-            self._replaced.replace_attribute(owner, "init_process_group", partial(_refusing, self._replaced, owner))
-
-    def __exit__(self, *error: object) -> None:
-        self._replaced.restore_attributes()
+@contextmanager
+def groups_refused() -> Iterator[None]:
+    """In the `with` block: refuse process groups, as the ranks of a test are not there yet."""
+    replaced = ReplacedAttributes()
+    for owner in (dist, distributed_c10d):
+        replaced.replace_attribute(owner, "init_process_group", partial(_refusing, replaced, owner))
+    try:
+        yield
+    finally:
+        replaced.restore_attributes()
 
 
 def _refusing(replaced: ReplacedAttributes, owner: Any, original: Callable[..., Any]) -> Callable[..., Any]:

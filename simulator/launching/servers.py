@@ -87,7 +87,12 @@ class ServerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno(), path],
-                env={**os.environ, "PYTHONHASHSEED": str(key.hash_seed), "OMP_NUM_THREADS": "1", **dict(key.environment)},
+                env={
+                    **os.environ,
+                    "PYTHONHASHSEED": str(key.hash_seed),
+                    "OMP_NUM_THREADS": "1",
+                    **dict(key.environment),
+                },
                 **_APART,
             )
         except OSError:
