@@ -56,13 +56,13 @@ class RankSession:
     """The pytest session of one rank, which has collected the suite. It is also a plugin of that session."""
 
     def __init__(self, arguments: list[str], gpus: int | None, file: str) -> None:
-        self._file = open(file, "ab", buffering=0)
+        self._file = open(file, "ab", buffering=0)  # noqa: SIM115
         self._error: BaseException | None = None
         self._tests: dict[str, pytest.Item] = {}
         self._problems: list[str] = []
         try:
             install_virtual_gpus(gpus)
-            self._nowhere = open(os.devnull, "w")
+            self._nowhere = open(os.devnull, "w")  # noqa: SIM115
             with redirect_stdout(self._nowhere), groups_refused():
                 self._collect(arguments)
         except BaseException as error:
@@ -141,7 +141,8 @@ def leave_out_xdist(config: Any) -> bool:
     """Let xdist start no workers; return whether each of them would have run all tests (`--dist each`)."""
     options = vars(config.option)
     is_each: bool = options.get("dist") == "each"
-    options.update(dict.fromkeys({"dist"} & options.keys(), "no"), **dict.fromkeys({"tx"} & options.keys(), []))
+    if "dist" in options:
+        options.update(dist="no", tx=[])
     return is_each
 
 
