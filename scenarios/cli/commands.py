@@ -27,6 +27,7 @@ from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
 from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.scenarios.cli.test import run_suite
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import describe_shadowing_file
 from ddpsim.simulator.ctrl_c import sigterm_as_ctrl_c
@@ -119,6 +120,11 @@ app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --
 app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuzz)
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
+app.command(
+    "test",
+    epilog="Example: ddpsim test --ranks 2 tests/distributed -x",
+    context_settings={"ignore_unknown_options": True},
+)(run_suite)
 app.command(epilog="Example: ddpsim diagnose dumps/ --report hang")(diagnose)
 app.command(epilog="Example: ddpsim report run/result.json --html -o shared.html")(report)
 app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-size 32")(bench)

@@ -3,6 +3,8 @@
 Every pytest session loads this module, so it imports little: torch and the simulator are imported by marked tests.
 """
 
+import importlib
+import os
 import sys
 from collections.abc import Generator
 
@@ -64,14 +66,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     suite.addoption("--ddpsim-annotations", action="store_true", help="print the findings as GitHub's annotations")
     suite.addoption("--ddpsim-sarif", metavar="FILE", help="write the findings into a SARIF file")
     group.addoption(
+        "--ddpsim-ranks", type=int, metavar="N", help="run each test on N simulated ranks, as torchrun runs pytest"
+    )
+    group.addoption("--ddpsim-gpus", type=int, metavar="N", help="with --ddpsim-ranks: the number of virtual GPUs")
+    group.addoption(
         "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked `ranks` into a folder in DIR"
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Prepare a session whose tests run on every rank; files such as conftest.py may read the rank when imported."""
+    ranks = early_config.known_args_namespace.ddpsim_ranks
+    if ranks is None or "DDPSIM_SUITE" in os.environ:  # that is set in the session of each rank
+        return
+    per_rank = importlib.import_module("ddpsim.scenarios.test_suites.per_rank")  # it stands above this package
+    early_config.pluginmanager.register(per_rank.SuiteOnRanks(early_config, ranks), per_rank.NAME)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and refuse wrong options before anything runs."""
     config.addinivalue_line("markers", DESCRIPTION)
-    if config.getoption("ddpsim"):
+    if config.getoption("ddpsim") or config.getoption("ddpsim_ranks"):
         config.pluginmanager.import_plugin("ddpsim.scenarios.test_suites.plugin")
     if hasattr(config, "workerinput"):  # a worker of xdist: its parent session has checked the options
         return

@@ -34,7 +34,7 @@ def keep_tests_of_token(config: pytest.Config, items: list[pytest.Item], token: 
         for item, options in marked_tests(items)
         if Schedule.is_recorded_for(token, program_identity(test_name_in_tokens(item), options.world_size))
     ]
-    if config.getoption("ddpsim"):
+    if config.getoption("ddpsim") or config.getoption("ddpsim_ranks"):
         kept += [item for item in items if item not in kept and _may_be_of(token, item)]
     config.stash[_KEPT] = len(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])

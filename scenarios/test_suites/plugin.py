@@ -20,6 +20,7 @@ from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
 from ddpsim.scenarios.test_suites.commands import CommandsOfTest
 from ddpsim.scenarios.test_suites.outside import OutsideProcesses
+from ddpsim.scenarios.test_suites.per_rank import NAME, SuiteOnRanks
 from ddpsim.scenarios.test_suites.pools import PoolsOfTest
 from ddpsim.scenarios.test_suites.processes import ProcessesOfTest
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, RanksRaisedError, Terms
@@ -43,7 +44,8 @@ class SuitePlugin:
     def __init__(self, config: pytest.Config) -> None:
         self._ranks = RanksOfTest()
         self._replaced = ReplacedAttributes()
-        self._forced: str | None = config.getoption("ddpsim_isolation")
+        self._on_ranks: SuiteOnRanks | None = config.pluginmanager.get_plugin(NAME)
+        self._forced: str | None = config.getoption("ddpsim_isolation") if self._on_ranks is None else "process"
         self._why_processes: dict[str, str] = {}
         """By the node id of a class or module: why one of its tests has needed ranks as processes."""
         self._tests: list[SuiteTest] = []
@@ -86,6 +88,9 @@ class SuitePlugin:
                 del item.stash[OPTIONS_KEY]
                 item._initrequest()
             item.user_properties[:] = properties
+            if self._on_ranks is not None:
+                own = Attempt(item, terms)
+                return Attempted(own, self._on_ranks.run_test(own))
             self._ranks.attempt = own = Attempt(item, terms)
             try:
                 return Attempted(own, runtestprotocol(item, log=False, nextitem=nextitem))

@@ -39,6 +39,8 @@ class Script:
     """True if the program starts its ranks itself, so that the number of ranks it starts is the world size."""
     within: Callable[[], AbstractContextManager[object]] | None = None
     """A function that returns a context manager for the program's run. It is pickled, so a module must contain it."""
+    rank_environments: tuple[tuple[tuple[str, str], ...], ...] = ()
+    """The environment variables of each rank, if the modules to preload read them, so that each rank needs a server."""
 
     @property
     def name(self) -> str:

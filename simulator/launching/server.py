@@ -214,18 +214,24 @@ def _import_for_preload(name: str) -> str:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return f"{name} cannot be preloaded ({what}), expected a module that can be imported: leave --preload out"
     torch: Any = sys.modules["torch"]
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized() and not hasattr(torch.ops.ddpsim_gpu, "install"):  # virtual GPUs can be used then
         return (
             f"{name} initialises CUDA when it is imported, which no process that is forked afterwards can use, "
             "expected a module that leaves that to the program: do not preload it"
         )
-    count = len(os.listdir("/proc/self/task")) - 2  # without this thread and that of `_CallerWatch`
+    count = sum(map(_is_lost_by_fork, os.listdir("/proc/self/task"))) - 2  # without this thread and `_CallerWatch`
     if count > 0:
         return (
             f"{name} starts {count} thread{'s' * (count > 1)} when it is imported, which no process that is forked "
             "afterwards has, expected a module that starts none: do not preload it"
         )
     return ""
+
+
+def _is_lost_by_fork(thread: str) -> bool:
+    """Return whether a fork lacks a thread of this process; jemalloc, which pyarrow contains, starts its own again."""
+    with open(f"/proc/self/task/{thread}/comm") as file:
+        return file.read().strip() != "jemalloc_bg_thd"
 
 
 def _begin_process(files: list[int], changed: dict[str, str]) -> NoReturn:

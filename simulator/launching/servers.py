@@ -46,6 +46,8 @@ class ServerKey(NamedTuple):
     preload: tuple[str, ...] = ()
     folder: str = ""
     """The folder in which the modules to load are searched first; "" if there are none."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """The environment variables of a rank, if the modules to load read them."""
 
     @property
     def is_default(self) -> bool:
@@ -56,7 +58,9 @@ class ServerKey(NamedTuple):
 def server_keys(program: Script, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[ServerKey]:
     """Return the properties of the servers that a program needs; its ranks are distributed over them in turn."""
     folder = program.folder if preload else ""
-    return [ServerKey(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]
+    keys = [ServerKey(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]
+    environments = program.rank_environments
+    return [keys[rank % len(keys)]._replace(environment=each) for rank, each in enumerate(environments)] or keys
 
 
 _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
@@ -83,7 +87,12 @@ class ServerProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno(), path],
-                env={**os.environ, "PYTHONHASHSEED": str(key.hash_seed), "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONHASHSEED": str(key.hash_seed),
+                    "OMP_NUM_THREADS": "1",
+                    **dict(key.environment),
+                },
                 **_APART,
             )
         except OSError:

@@ -737,6 +737,7 @@ struct NoWarnings final : c10::WarningHandler {
 } no_warnings;
 
 void install(int64_t count, int64_t memory) {
+  in_bad_fork = false;  // this process begins as the one of a rank
   device_count = static_cast<DeviceIndex>(std::min<int64_t>(count, kMost));
   total_memory = memory;
   static bool installed = false;

@@ -75,6 +75,11 @@ class UnsupportedNccl(metaclass=_NcclKind):
         _make_unsupported_class("ProcessGroupNCCL", "make groups by init_process_group and new_group")()
 
 
+def are_installed() -> bool:
+    """Return whether this process, or one that it was forked from, has virtual GPUs."""
+    return hasattr(torch.ops.ddpsim_gpu, "install")
+
+
 class VirtualGpus:
     """The virtual GPUs of a rank, which has none until they are installed."""
 
@@ -85,8 +90,11 @@ class VirtualGpus:
 
     def install(self, count: int) -> None:
         """Give the program of this process `count` virtual GPUs."""
+        is_installed = are_installed()
         load_device(self._announcement.announce_build)
         torch.ops.ddpsim_gpu.install(count, cuda_module.MEMORY_BYTES)
+        if is_installed:  # in the server that this process was forked from
+            return
         self._kernels = register_kernels()
         replaced = ReplacedAttributes()
         for name, value in (cuda_module.cuda_functions(count) | cuda_module.data_parallel_functions()).items():
