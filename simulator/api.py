@@ -17,6 +17,7 @@ from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identi
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
 from ddpsim.simulator.errors import SimulatorError, UsageError
+from ddpsim.simulator.hosts import TORCHRUN
 from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
@@ -65,7 +66,8 @@ def simulate(
     `args`: arguments of the program after its rank. `name`: its name in reports and replay tokens.
     `transport`: "memory" or "gloo". `faults`: a list of Crash, Delay and EarlyReturn.
     `isolation`: each rank is a "thread" or a "process". `gpus`: number of virtual GPUs for ranks that are processes
-    (docs/howto/gpus.md). `preload`: see `simulate_program`. `one_at_a_time`: ranks that are processes compute one
+    (docs/howto/gpus.md). `nnodes`, `launcher`, `private_disk`: the hosts of a program's ranks, see
+    docs/howto/nodes_and_restarts.md. `preload`: see `simulate_program`. `one_at_a_time`: ranks that are processes compute one
     after another, with the same result.
     `check`: "replicas" compares the replicas of a model across ranks, and finds `unchecked` if there are none;
     "replicas-if-any" does not require any.
@@ -80,7 +82,7 @@ def simulate(
     runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
     chosen = _policy_by_name(policy, seed)
     if isinstance(chosen, (ReplayPolicy, GuidedPolicy, RunDirector)):
-        plan = replace(plan, start=chosen.start or plan.start)
+        plan = with_recorded_start(plan, chosen.start)
     return _execute(runnable, world_size, plan, check_determinism, chosen, budget)
 
 
@@ -125,7 +127,7 @@ def replay(
     runnable, plan = _make_plan(program, world_size, options, budget)
     given_schedule = Schedule.parse(str(schedule), program=plan.identity)
     recorded = ReplayPolicy(given_schedule)
-    plan = replace(plan, start=recorded.start or plan.start)
+    plan = with_recorded_start(plan, recorded.start)
     result = run_once(runnable, world_size, plan, policy=recorded, budget=budget)
     if strict:
         recorded.check_divergence(result.trace)
@@ -236,6 +238,7 @@ def _make_plan(
         )
     for name, value in options.items():
         _check_option(name, value)
+    disks = tuple(options.get("private_disk", ()))
     args, preload, gpus = options.get("args", ()), options.get("preload", ()), options.get("gpus")
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
@@ -245,16 +248,17 @@ def _make_plan(
     _check_preload(program, preload)
     if gpus is not None:
         _check_gpus(gpus, program, isolation)
+    _check_hosts(options, program, world_size)
     faults = options.get("faults", ())
     if not isinstance(faults, Sequence):
         raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values: give a list")
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
     return program, RunPlan(
-        **{**options, "args": tuple(args), "preload": tuple(preload), "faults": tuple(faults)},
+        **{**options, "args": tuple(args), "preload": tuple(preload), "private_disk": disks, "faults": tuple(faults)},
         identity=program_identity(_program_name(program, options.get("name")), world_size),
         has_processes=is_program if isolation is None else isolation == "process",
-        start=_seeds_of_ranks(program, alike=options.get("alike", False), is_checked=is_checked),
+        start=_seeds_of_ranks(program, options, is_checked=is_checked),
     )
 
 
@@ -283,11 +287,13 @@ def _check_program(program: Script, args: Sequence[Any], isolation: str | None) 
     program.check_source()
 
 
-def _seeds_of_ranks(program: Any, *, alike: bool, is_checked: bool) -> RankSeeds | None:
-    """Return the seeds with which the ranks of a run start. Ranks that run a function have different seeds only in a
-    determinism check, but different clocks without `alike`."""
+def _seeds_of_ranks(program: Any, options: Mapping[str, Any], *, is_checked: bool) -> RankSeeds | None:
+    """Return the seeds and hosts with which the ranks of a run start. Ranks that run a function have different seeds
+    only in a determinism check, but different clocks without `alike`."""
+    alike = options.get("alike", False)
     if isinstance(program, Script):
-        return program_seeds(alike)
+        hosts = {"nodes": options.get("nnodes", 1), "launcher": options.get("launcher", TORCHRUN)}
+        return program_seeds(alike)._replace(**hosts)
     return RankSeeds(is_alike=alike) if is_checked or alike else None
 
 
@@ -308,6 +314,35 @@ def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:
             f"gpus is {gpus}, but ranks are threads, which share torch.cuda: give isolation='process', too, or leave "
             "gpus out"
         )
+
+
+def with_recorded_start(plan: RunPlan, start: RankSeeds | None) -> RunPlan:
+    """Return the plan with the start of ranks in a recorded schedule. Raises UsageError if it names other hosts."""
+    if start is None:
+        return plan
+    for name, given, recorded in (("nnodes", plan.nnodes, start.nodes), ("launcher", plan.launcher, start.launcher)):
+        if given not in (DEFAULTS[name], recorded):
+            raise UsageError(f"{name} is {given!r}, but the schedule was recorded with {recorded!r}: leave it out")
+    return replace(plan, start=start)
+
+
+def _check_hosts(options: Mapping[str, Any], program: Any, world_size: int) -> None:
+    nodes, launcher, disks = (options.get(name) for name in ("nnodes", "launcher", "private_disk"))
+    for name, value in (("nnodes", nodes), ("launcher", launcher), ("private_disk", disks)):
+        if value not in (None, DEFAULTS[name], []) and not isinstance(program, Script):
+            raise UsageError(f"{name} is {value!r}, which only programs have, FILE.py or -m MODULE: leave it out")
+    nodes = 1 if nodes is None else nodes
+    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+        raise UsageError(f"nnodes is {nodes!r}, expected a whole number from 1: correct it")
+    if nodes > world_size or world_size % nodes:
+        raise UsageError(
+            f"{world_size} ranks do not fill {nodes} equal hosts, expected as many on each: give their number on one, "
+            "--nproc-per-node, or a world size that is a multiple"
+        )
+    if isinstance(disks, str):
+        raise UsageError(f"private_disk is {disks!r}, expected folders: write private_disk=[{disks!r}]")
+    if disks and nodes == 1:
+        raise UsageError("private_disk is given, but there is one host, which has the folder for itself: give nnodes")
 
 
 def _program_name(program: Any, name: str | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from ddpsim.simulator.backend_semantics import BACKENDS, GLOO, BackendSemantics
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.hosts import LAUNCHERS, TORCHRUN
 from ddpsim.simulator.policies.named import join_names
 
 if TYPE_CHECKING:
@@ -71,9 +72,30 @@ class RunOptions:
     )
     gpus: int | None = _option(
         None,
-        "Number of virtual GPUs for ranks that are processes.",
+        "Number of virtual GPUs, on each host, for ranks that are processes.",
         "one per rank, if the program asks and the machine has none",
         "N",
+    )
+    nnodes: int = _option(
+        1,
+        "Number of hosts of a program's ranks, each with its own name, clock and GPUs.",
+        "1",
+        "N",
+        is_in_toml=False,
+    )
+    launcher: str = _option(
+        TORCHRUN,
+        f"The launcher whose environment variables a program gets: {join_names(LAUNCHERS)}.",
+        TORCHRUN,
+        choices=tuple(LAUNCHERS),
+        is_in_toml=False,
+    )
+    private_disk: tuple[str, ...] = _option(
+        (),
+        "A folder of which each host has its own copy; may be repeated.",
+        metavar="DIR",
+        is_in_marker=False,
+        is_in_toml=False,
     )
     alike: bool = _option(
         False,
@@ -164,6 +186,9 @@ class ReplayKeywords(TypedDict, total=False):
     args: Sequence[Any]
     isolation: str | None
     gpus: int | None
+    nnodes: int
+    launcher: str
+    private_disk: Sequence[str]
     preload: Sequence[str]
     one_at_a_time: bool
     backend_semantics: str

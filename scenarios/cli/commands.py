@@ -21,7 +21,12 @@ from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_scenarios
-from ddpsim.scenarios.cli.program_words import join_program_into_one_word, start_fork_servers, takes_value_by_option
+from ddpsim.scenarios.cli.program_words import (
+    join_program_into_one_word,
+    multiply_ranks_by_hosts,
+    start_fork_servers,
+    takes_value_by_option,
+)
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
@@ -88,7 +93,8 @@ def _join_program_words(words: Sequence[str]) -> list[str]:
     if not words or words[0] not in _OF_PROGRAMS:
         return list(words)
     options = takes_value_by_option(_OF_PROGRAMS[words[0]])
-    return join_program_into_one_word(words, [name for name, takes_value in options.items() if takes_value])
+    taking_values = [name for name, takes_value in options.items() if takes_value]
+    return multiply_ranks_by_hosts(join_program_into_one_word(words, taking_values))
 
 
 def _show_version(is_asked: bool) -> None:

@@ -9,7 +9,7 @@ import sys
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
@@ -59,6 +59,11 @@ class Script:
     def arguments(self) -> tuple[str, ...]:
         """The arguments of the program."""
         return self.command[2:] if self.is_module else self.command[1:]
+
+    def with_arguments_before(self, arguments: tuple[str, ...]) -> "Script":
+        """Return the command line with arguments before those of the program."""
+        at = len(self.command) - len(self.arguments)
+        return replace(self, command=(*self.command[:at], *arguments, *self.command[at:]))
 
     @property
     def folder(self) -> str:

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
+from ddpsim.simulator.hosts import RankHost
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.parcels import SharedArena
+from ddpsim.simulator.rank_processes.private_disks import Disks
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
 from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 
@@ -44,6 +46,8 @@ class ProcessConfig(NamedTuple):
     """True if the lines that ranks run are recorded."""
     has_equal_clocks: bool = False
     began: int = 0  # the second from which `datetime.now` counts
+    disks: tuple[Disks, ...] = ()
+    """The private disks of each host; () if there are none."""
     debugs_rank: int | None = None
     """The rank whose program a debugger stops at the first line."""
     breakpoints: AllBreakpoints = AllBreakpoints()
@@ -64,3 +68,13 @@ class RankConfig(NamedTuple):
     channel: MessageChannel
     arena: SharedArena
     files: RankFiles
+
+    @property
+    def host(self) -> RankHost:
+        """The place of the rank."""
+        return RankHost(self.rank, self.common.world_size, self.common.start.nodes)
+
+    @property
+    def disks(self) -> Disks:
+        """The private disks of the rank's host."""
+        return self.common.disks[self.host.number] if self.common.disks else {}
