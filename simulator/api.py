@@ -67,8 +67,8 @@ def simulate(
     `transport`: "memory" or "gloo". `faults`: a list of Crash, Delay and EarlyReturn.
     `isolation`: each rank is a "thread" or a "process". `gpus`: number of virtual GPUs for ranks that are processes
     (docs/howto/gpus.md). `nnodes`, `launcher`, `private_disk`: the hosts of a program's ranks, see
-    docs/howto/nodes_and_restarts.md. `preload`: see `simulate_program`. `one_at_a_time`: ranks that are processes compute one
-    after another, with the same result.
+    docs/howto/nodes_and_restarts.md. `preload`: see `simulate_program`. `one_at_a_time`: ranks that are processes
+    compute one after another, with the same result.
     `check`: "replicas" compares the replicas of a model across ranks, and finds `unchecked` if there are none;
     "replicas-if-any" does not require any.
     `poison`: the output buffers of a call are filled with NaN, or about the largest value of their type, until the call
@@ -292,8 +292,7 @@ def _seeds_of_ranks(program: Any, options: Mapping[str, Any], *, is_checked: boo
     only in a determinism check, but different clocks without `alike`."""
     alike = options.get("alike", False)
     if isinstance(program, Script):
-        hosts = {"nodes": options.get("nnodes", 1), "launcher": options.get("launcher", TORCHRUN)}
-        return program_seeds(alike)._replace(**hosts)
+        return program_seeds(alike, options.get("nnodes", 1), options.get("launcher", TORCHRUN))
     return RankSeeds(is_alike=alike) if is_checked or alike else None
 
 

@@ -25,9 +25,8 @@ from enum import Enum
 from itertools import chain, groupby, repeat
 from typing import NamedTuple, Protocol
 
-from ddpsim.simulator.hosts import TORCHRUN
-
 from ddpsim.simulator.errors import ReplayError
+from ddpsim.simulator.hosts import TORCHRUN
 
 VERSION = "s1"
 _TOKEN = re.compile(

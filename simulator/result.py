@@ -86,7 +86,9 @@ class Result:
         hosts = [LabelledLine("hosts", self.hosts)] if self.hosts else []
         findings = tuple(
             dataclasses.replace(
-                finding, replay=replay, where=(*source_lines_of_sites(finding.sites, finding.text, finding.calls), *hosts)
+                finding,
+                replay=replay,
+                where=(*source_lines_of_sites(finding.sites, finding.text, finding.calls), *hosts),
             )
             for finding in self.findings
         )

@@ -81,21 +81,20 @@ class RunOptions:
         "Number of hosts of a program's ranks, each with its own name, clock and GPUs.",
         "1",
         "N",
-        is_in_toml=False,
+        is_in_marker=False,
     )
     launcher: str = _option(
         TORCHRUN,
         f"The launcher whose environment variables a program gets: {join_names(LAUNCHERS)}.",
         TORCHRUN,
         choices=tuple(LAUNCHERS),
-        is_in_toml=False,
+        is_in_marker=False,
     )
     private_disk: tuple[str, ...] = _option(
         (),
         "A folder of which each host has its own copy; may be repeated.",
         metavar="DIR",
         is_in_marker=False,
-        is_in_toml=False,
     )
     alike: bool = _option(
         False,

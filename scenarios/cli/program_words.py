@@ -56,10 +56,9 @@ def multiply_ranks_by_hosts(words: Sequence[str]) -> list[str]:
     end = words.index("--") if "--" in words else len(words)
     changed, given = _split_values(words[:end]), {}
     for at, (name, value) in enumerate(changed):
-        if name in (*_ON_EACH, "--nnodes"):
-            if not value.isdecimal():
-                expected = "a number, as nodes neither come nor leave" if ":" in value else "a number"
-                raise UsageError(f"{name} is {value!r}, expected {expected}: correct it")
+        if name in (*_ON_EACH, "--nnodes") and not value.isdecimal():
+            expected = "a number, as nodes neither come nor leave" if ":" in value else "a number"
+            raise UsageError(f"{name} is {value!r}, expected {expected}: correct it")
         if name in (*_ON_EACH, "--nnodes", "--world-size"):
             given[name.replace("_", "-")] = value
             changed[at] = ("", "") if name in _ON_EACH else (name, value)

@@ -130,7 +130,8 @@ def _with_failing_schedule(
     start = result.schedule.start
     alike = start.is_alike if start is not None else scenario.alike
     hash_seed = scenario.hash_seed if start is None else start.own_hash_seed
-    return replace(scenario, choices=result.schedule.choices, alike=alike, hash_seed=hash_seed)
+    hosts = {} if start is None else {"nnodes": start.nodes, "launcher": start.launcher}
+    return replace(scenario, choices=result.schedule.choices, alike=alike, hash_seed=hash_seed, **hosts)
 
 
 _END = {

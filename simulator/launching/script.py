@@ -15,6 +15,7 @@ from types import ModuleType
 
 from ddpsim.simulator.choices import HASH_SEEDS, RankSeeds
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.hosts import TORCHRUN
 from ddpsim.simulator.runtime.call_sites import begin_program
 
 _USES_DYNAMO = re.compile(
@@ -170,12 +171,12 @@ def _read_source(path: str) -> str:
         return file.read()
 
 
-def program_seeds(alike: bool) -> RankSeeds:
-    """Return the hash seeds of a program's ranks. The caller's PYTHONHASHSEED applies to all, as under torchrun."""
+def program_seeds(alike: bool, nodes: int = 1, launcher: str = TORCHRUN) -> RankSeeds:
+    """Return the hash seeds of a program's ranks, and their hosts. The caller's PYTHONHASHSEED applies to all, as under
+    torchrun."""
     own = environment_hash_seed()
-    if own is not None:
-        return RankSeeds(alike, (own,))
-    return RankSeeds(alike, HASH_SEEDS[:1] if alike else HASH_SEEDS)
+    seeds = (HASH_SEEDS[:1] if alike else HASH_SEEDS) if own is None else (own,)
+    return RankSeeds(alike, seeds, nodes, launcher)
 
 
 def environment_hash_seed() -> int | None:

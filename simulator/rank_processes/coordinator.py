@@ -13,6 +13,7 @@ from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.hosts import hosts_text
 from ddpsim.simulator.kernel import Kernel, answers, requests
 from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer
 from ddpsim.simulator.kernel.requests import FinishTask, Request
@@ -66,7 +67,11 @@ class RankCoordinator:
         self._presses = 0
         """The number of times that Ctrl-C has been handled."""
         self._inboxes = [RankInbox(child) for child in children]
-        self._desk = DebuggerServer(kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director)
+        nodes = config.start.nodes
+        hosts = hosts_text(config.world_size, nodes) if nodes > 1 else ""
+        self._desk = DebuggerServer(
+            kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director, hosts=hosts
+        )
         self._posted = PostedCalls(self._inboxes, move_data)
         self._speculation = Speculation(kernel, is_allowed=config.is_speculative)
         self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}

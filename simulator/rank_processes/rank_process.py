@@ -167,7 +167,9 @@ class _RankProcess:
         if config.gpus is not None:
             self._gpus.install(config.gpus)
         else:
-            GpuRequestProbes(self._gpus, self._rank_config.host.local_size, config.announcement.announce_gpus).install_probes()
+            GpuRequestProbes(
+                self._gpus, self._rank_config.host.local_size, config.announcement.announce_gpus
+            ).install_probes()
 
     def stop_communicating(self) -> BaseException | None:
         """End all communication here: nothing waits for the baton (the right to run) any more. Returns the first
