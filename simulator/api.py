@@ -17,7 +17,7 @@ from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identi
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
 from ddpsim.simulator.errors import SimulatorError, UsageError
-from ddpsim.simulator.hosts import TORCHRUN
+from ddpsim.simulator.hosts import LAUNCHERS_THAT_RESTART
 from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
@@ -66,9 +66,9 @@ def simulate(
     `args`: arguments of the program after its rank. `name`: its name in reports and replay tokens.
     `transport`: "memory" or "gloo". `faults`: a list of Crash, Delay and EarlyReturn.
     `isolation`: each rank is a "thread" or a "process". `gpus`: number of virtual GPUs for ranks that are processes
-    (docs/howto/gpus.md). `nnodes`, `launcher`, `private_disk`: the hosts of a program's ranks, see
-    docs/howto/nodes_and_restarts.md. `preload`: see `simulate_program`. `one_at_a_time`: ranks that are processes
-    compute one after another, with the same result.
+    (docs/howto/gpus.md). `nnodes`, `launcher`, `private_disk`, `max_restarts`: hosts and restarts of a program's
+    ranks, see docs/howto/nodes_and_restarts.md. `preload`: see `simulate_program`. `one_at_a_time`: ranks that are
+    processes compute one after another, with the same result.
     `check`: "replicas" compares the replicas of a model across ranks, and finds `unchecked` if there are none;
     "replicas-if-any" does not require any.
     `poison`: the output buffers of a call are filled with NaN, or about the largest value of their type, until the call
@@ -202,6 +202,10 @@ def explore(
     from ddpsim.simulator.exploration.strategy import strategy_by_name
 
     runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
+    if plan.max_restarts:
+        raise UsageError(
+            f"max_restarts is {plan.max_restarts}, but no exploration varies several attempts: leave it out"
+        )
     plan = replace(plan, poison=plan.poison is not False)
     strategy = strategy_by_name(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     if getattr(strategy, "outside", "") and not plan.semantics.is_like_gloo:
@@ -292,7 +296,8 @@ def _seeds_of_ranks(program: Any, options: Mapping[str, Any], *, is_checked: boo
     only in a determinism check, but different clocks without `alike`."""
     alike = options.get("alike", False)
     if isinstance(program, Script):
-        return program_seeds(alike, options.get("nnodes", 1), options.get("launcher", TORCHRUN))
+        hosts = [options.get(name, DEFAULTS[name]) for name in ("nnodes", "launcher", "max_restarts")]
+        return program_seeds(alike, *hosts)
     return RankSeeds(is_alike=alike) if is_checked or alike else None
 
 
@@ -319,20 +324,26 @@ def with_recorded_start(plan: RunPlan, start: RankSeeds | None) -> RunPlan:
     """Return the plan with the start of ranks in a recorded schedule. Raises UsageError if it names other hosts."""
     if start is None:
         return plan
-    for name, given, recorded in (("nnodes", plan.nnodes, start.nodes), ("launcher", plan.launcher, start.launcher)):
+    recorded_options = {"nnodes": start.nodes, "launcher": start.launcher, "max_restarts": start.max_restarts}
+    for name, recorded in recorded_options.items():
+        given = getattr(plan, name)
         if given not in (DEFAULTS[name], recorded):
             raise UsageError(f"{name} is {given!r}, but the schedule was recorded with {recorded!r}: leave it out")
     return replace(plan, start=start)
 
 
 def _check_hosts(options: Mapping[str, Any], program: Any, world_size: int) -> None:
-    nodes, launcher, disks = (options.get(name) for name in ("nnodes", "launcher", "private_disk"))
-    for name, value in (("nnodes", nodes), ("launcher", launcher), ("private_disk", disks)):
-        if value not in (None, DEFAULTS[name], []) and not isinstance(program, Script):
+    for name in ("nnodes", "launcher", "max_restarts", "private_disk"):
+        value = options.get(name, DEFAULTS[name])
+        if value not in (DEFAULTS[name], []) and not isinstance(program, Script):
             raise UsageError(f"{name} is {value!r}, which only programs have, FILE.py or -m MODULE: leave it out")
-    nodes = 1 if nodes is None else nodes
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
-        raise UsageError(f"nnodes is {nodes!r}, expected a whole number from 1: correct it")
+    nodes, restarts = options.get("nnodes", 1), options.get("max_restarts", 0)
+    for name, number, least in (("nnodes", nodes, 1), ("max_restarts", restarts, 0)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise UsageError(f"{name} is {number!r}, expected a whole number from {least}: correct it")
+    launcher, disks = options.get("launcher", DEFAULTS["launcher"]), options.get("private_disk", ())
+    if restarts and launcher not in LAUNCHERS_THAT_RESTART:
+        raise UsageError(f"max_restarts is {restarts}, but {launcher} starts no rank again: leave one of them out")
     if nodes > world_size or world_size % nodes:
         raise UsageError(
             f"{world_size} ranks do not fill {nodes} equal hosts, expected as many on each: give their number on one, "

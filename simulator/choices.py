@@ -7,7 +7,7 @@ A schedule has a short, versioned text form, the replay token:
     |  |        |    |      |          4 hex digits of a hash of the program and world size, 4 of a checksum
     |  |        |    |      the first finding of a run that failed; left out if it did not, and in older tokens
     |  |        |    how ranks start: different (u) or equal (a) seeds, and the hash seeds, assigned to ranks in turn;
-    |  |        |    then, as in n2slurm, the number of nodes and the launcher, if these are not 1 and torchrun
+    |  |        |    then, as in n2r1slurm, the numbers of nodes and of restarts, and the launcher, if not 1, 0, torchrun
     |  |        the world size, if above 64; a smaller one is found by comparing the hash with each size's
     |  the choices, in order; `AxN` is N times A; zeros at the end are omitted
     version
@@ -104,6 +104,7 @@ class RankSeeds(NamedTuple):
     nodes: int = 1
     """The number of hosts."""
     launcher: str = TORCHRUN
+    max_restarts: int = 0
 
     @property
     def own_hash_seed(self) -> int | None:
@@ -113,20 +114,22 @@ class RankSeeds(NamedTuple):
 
     def __str__(self) -> str:
         seeds = ("a" if self.is_alike else "u") + ".".join(map(str, self.hash_seeds))
-        hosts = f"n{self.nodes}" + self.launcher * (self.launcher != TORCHRUN)
+        hosts = f"n{self.nodes}" + f"r{self.max_restarts}" * bool(self.max_restarts)
+        hosts += self.launcher * (self.launcher != TORCHRUN)
         return seeds if hosts == "n1" else seeds + hosts
 
     @classmethod
     def parse(cls, text: str) -> "RankSeeds":
         """Return the seeds in a text of the form that `str(seeds)` has."""
         seeds, _, hosts = text[1:].partition("n")
-        nodes = re.match(r"\d*", hosts)
-        assert nodes is not None, "it matches everywhere"
+        numbers = re.match(r"(\d*)(?:r(\d+))?", hosts)
+        assert numbers is not None, "it matches everywhere"
         return cls(
             text[0] == "a",
             tuple(int(seed) for seed in seeds.split(".") if seed),
-            int(nodes[0] or 1),
-            hosts[nodes.end() :] or TORCHRUN,
+            int(numbers[1] or 1),
+            hosts[numbers.end() :] or TORCHRUN,
+            int(numbers[2] or 0),
         )
 
 

@@ -15,6 +15,11 @@ MASTER_PORT = "29500"
 """torchrun's default port. Nothing listens there: the rendezvous of a simulation happens in memory."""
 
 TORCHRUN = "torchrun"
+FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""The variable by which torchrun makes a new store for each attempt, instead of one that its agent keeps."""
+LAUNCHERS_THAT_RESTART = (TORCHRUN, "accelerate")
+MONITOR_SECONDS = 0.1
+"""How long after the failure of a rank torchrun's agent ends the others; its `--monitor-interval`."""
 
 
 class RankHost(NamedTuple):
@@ -87,7 +92,7 @@ def torchrun_variables(at: RankHost) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(at.restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(at.max_restarts),
         "TORCHELASTIC_RUN_ID": "ddpsim",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_USE_AGENT_STORE": str(os.environ.get(FRESH_STORE) != "1"),
         "TORCHELASTIC_ERROR_FILE": os.devnull,  # torchrun's own is in a temporary folder; here nobody reads it
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",

@@ -22,7 +22,7 @@ from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.children import ChildProcess, fork_ranks
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.inbox import MoveData
-from ddpsim.simulator.rank_processes.private_disks import make_private_disks
+from ddpsim.simulator.rank_processes.private_disks import Disks
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
@@ -35,14 +35,15 @@ from ddpsim.simulator.virtual_gpus.building import build_device
 
 @contextmanager
 def start_process_ranks(
-    program: Callable[..., Any], world_size: int, plan: RunPlan, budget: Budget | None
+    program: Callable[..., Any],
+    world_size: int,
+    plan: RunPlan,
+    budget: Budget | None,
+    disks: tuple[Disks, ...] = (),
+    restarts: int = 0,
 ) -> "Iterator[ProcessRanks]":
     """Start what the ranks need, and a program that starts its ranks itself; end them at the end of the block."""
-    with (
-        closing(ExternalProcesses()) as external_processes,
-        closing(FirstUseAnnouncement()) as announcement,
-        make_private_disks(plan.private_disk, 1 if plan.start is None else plan.start.nodes) as disks,
-    ):
+    with closing(ExternalProcesses()) as external_processes, closing(FirstUseAnnouncement()) as announcement:
         is_program = isinstance(program, Script)
         if plan.gpus is not None:
             build_device(announcement.announce_build)  # here, as the ranks begin at the same time
@@ -62,6 +63,7 @@ def start_process_ranks(
             follows_paths=plan.follows_paths,
             has_equal_clocks=plan.has_equal_clocks,
             began=int(time()),
+            restarts=restarts,
             disks=disks,
         )
         launch = start_own_ranks(config, (budget or Budget()).seconds, external_processes)

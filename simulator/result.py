@@ -51,6 +51,8 @@ class Result:
     """For a run that passed, a line on injected faults that did not happen."""
     notes: tuple[str, ...] = ()
     """For a run that passed, lines that say what was not checked, and what ranks left behind."""
+    attempts: tuple["Result", ...] = field(default=(), repr=False)
+    """The attempts before this one, in each of which a rank failed; () unless a launcher started the ranks again."""
     unlike: str = ""
     """For a replay that does not find what its token says, a line that says so."""
 
@@ -94,6 +96,13 @@ class Result:
         )
         return dataclasses.replace(self, findings=findings, replay=replay)
 
+    def _earlier_parts(self) -> Iterator[str]:
+        for number, earlier in enumerate(self.attempts, 1):
+            yield f"attempt {number}, after which the launcher started all ranks again"
+            yield from (finding.body for finding in earlier.findings)
+        if self.attempts:
+            yield f"attempt {len(self.attempts) + 1}, the last"
+
     @property
     def hosts(self) -> str:
         """Which ranks ran on which host; "" if there is only one."""
@@ -122,7 +131,7 @@ class Result:
             parts.insert(0, f"PASS  {identity_in_words(self.program)}{events}{note}{checked}{joined}")
         else:
             parts[-1] += joined + (f"\n  note    {self.unlike}" if self.unlike else "")
-        text = "\n\n".join(parts)
+        text = "\n\n".join([*self._earlier_parts(), *parts])
         return f"{text}\n{format_replay_line(self.replay)}" if self.replay else text
 
 

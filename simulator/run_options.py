@@ -90,6 +90,13 @@ class RunOptions:
         choices=tuple(LAUNCHERS),
         is_in_marker=False,
     )
+    max_restarts: int = _option(
+        0,
+        "How often the ranks of a program are started again after one has failed, as by torchrun.",
+        "0",
+        "K",
+        is_in_marker=False,
+    )
     private_disk: tuple[str, ...] = _option(
         (),
         "A folder of which each host has its own copy; may be repeated.",
@@ -187,6 +194,7 @@ class ReplayKeywords(TypedDict, total=False):
     gpus: int | None
     nnodes: int
     launcher: str
+    max_restarts: int
     private_disk: Sequence[str]
     preload: Sequence[str]
     one_at_a_time: bool

@@ -171,12 +171,12 @@ def _read_source(path: str) -> str:
         return file.read()
 
 
-def program_seeds(alike: bool, nodes: int = 1, launcher: str = TORCHRUN) -> RankSeeds:
+def program_seeds(alike: bool, nodes: int = 1, launcher: str = TORCHRUN, restarts: int = 0) -> RankSeeds:
     """Return the hash seeds of a program's ranks, and their hosts. The caller's PYTHONHASHSEED applies to all, as under
     torchrun."""
     own = environment_hash_seed()
     seeds = (HASH_SEEDS[:1] if alike else HASH_SEEDS) if own is None else (own,)
-    return RankSeeds(alike, seeds, nodes, launcher)
+    return RankSeeds(alike, seeds, nodes, launcher, restarts)
 
 
 def environment_hash_seed() -> int | None:

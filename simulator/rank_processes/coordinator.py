@@ -142,7 +142,10 @@ class RankCoordinator:
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
         is_stopping = run.life.phase is not RunPhase.RUNNING
-        return messages.TurnToRun(me.number, answer, run.steps, is_stopping, states, known, error, now=run.clock.now)
+        is_ended = run.life.ending is RunEnding.AGENT
+        return messages.TurnToRun(
+            me.number, answer, run.steps, is_stopping, states, known, error, now=run.clock.now, is_terminated=is_ended
+        )
 
     def _move_call_data(self, move: answers.MoveTensors) -> Answer:
         answer = self._kernel.reply(self._posted.move_call_data(move))

@@ -46,6 +46,8 @@ class ProcessConfig(NamedTuple):
     """True if the lines that ranks run are recorded."""
     has_equal_clocks: bool = False
     began: int = 0  # the second from which `datetime.now` counts
+    restarts: int = 0
+    """How often the ranks have been started again so far."""
     disks: tuple[Disks, ...] = ()
     """The private disks of each host; () if there are none."""
     debugs_rank: int | None = None
@@ -72,7 +74,8 @@ class RankConfig(NamedTuple):
     @property
     def host(self) -> RankHost:
         """The place of the rank."""
-        return RankHost(self.rank, self.common.world_size, self.common.start.nodes)
+        start = self.common.start
+        return RankHost(self.rank, self.common.world_size, start.nodes, self.common.restarts, start.max_restarts)
 
     @property
     def disks(self) -> Disks:

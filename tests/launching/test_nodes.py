@@ -80,7 +80,7 @@ def test_numbers_that_do_not_fit_are_one_line(words, line):
 
 
 def test_what_is_no_program_has_no_hosts():
-    with pytest.raises(UsageError, match="^nnodes is 2, which only programs have"):
+    with pytest.raises(UsageError, match=r"^nnodes is 2, which only programs have"):
         simulate(print, 4, nnodes=2)
 
 
