@@ -17,6 +17,7 @@ from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identi
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
 from ddpsim.simulator.errors import SimulatorError, UsageError
+from ddpsim.simulator.faults import Strike
 from ddpsim.simulator.hosts import LAUNCHERS_THAT_RESTART
 from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.one_run import run_once
@@ -79,7 +80,7 @@ def simulate(
     Raises UsageError for wrong arguments, inside another simulation, or if torch.distributed is initialised in this
     process.
     """
-    runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
+    runnable, plan = make_plan(program, world_size, options, budget, is_checked=check_determinism)
     chosen = _policy_by_name(policy, seed)
     if isinstance(chosen, (ReplayPolicy, GuidedPolicy, RunDirector)):
         plan = with_recorded_start(plan, chosen.start)
@@ -124,7 +125,7 @@ def replay(
         raise UsageError(
             f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
         )
-    runnable, plan = _make_plan(program, world_size, options, budget)
+    runnable, plan = make_plan(program, world_size, options, budget)
     given_schedule = Schedule.parse(str(schedule), program=plan.identity)
     recorded = ReplayPolicy(given_schedule)
     plan = with_recorded_start(plan, recorded.start)
@@ -151,7 +152,7 @@ def name_parting(
     may_part = result.findings and not result.errors and result.findings[0].code.value.startswith(MAY_FOLLOW)
     if not may_part or world_size > _MOST_FOLLOWED:
         return result
-    runnable, plan = _make_plan(program, world_size, options, None)
+    runnable, plan = make_plan(program, world_size, options, None)
     plan = replace(plan, start=result.schedule.start or plan.start, follows_paths=True)
     policy, budget = ReplayPolicy(result.schedule), (budget or Budget()).for_repetition(_SECONDS_FOLLOWED)
     hidden = io.StringIO()
@@ -201,7 +202,7 @@ def explore(
     from ddpsim.simulator.exploration.explorer import Explorer
     from ddpsim.simulator.exploration.strategy import strategy_by_name
 
-    runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
+    runnable, plan = make_plan(program, world_size, options, budget, is_checked=check_determinism)
     if plan.max_restarts:
         raise UsageError(
             f"max_restarts is {plan.max_restarts}, but no exploration varies several attempts: leave it out"
@@ -225,7 +226,7 @@ def explore(
         return explorer.explore(plan.identity)
 
 
-def _make_plan(
+def make_plan(
     program: Any, world_size: Any, options: Mapping[str, Any], budget: Any, *, is_checked: bool = False
 ) -> tuple[Any, RunPlan]:
     """Check the arguments of a run, and return its program and its plan; a command, a list of words, is a `Script`."""
@@ -254,6 +255,8 @@ def _make_plan(
         _check_gpus(gpus, program, isolation)
     _check_hosts(options, program, world_size)
     faults = options.get("faults", ())
+    if any(isinstance(each, Strike) for each in faults) and not is_program:
+        raise UsageError("faults has a Strike, which hits processes of programs, FILE.py or -m MODULE: leave it out")
     if not isinstance(faults, Sequence):
         raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values: give a list")
     if budget is not None and not isinstance(budget, Budget):

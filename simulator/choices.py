@@ -7,7 +7,7 @@ A schedule has a short, versioned text form, the replay token:
     |  |        |    |      |          4 hex digits of a hash of the program and world size, 4 of a checksum
     |  |        |    |      the first finding of a run that failed; left out if it did not, and in older tokens
     |  |        |    how ranks start: different (u) or equal (a) seeds, and the hash seeds, assigned to ranks in turn;
-    |  |        |    then, as in n2r1slurm, the numbers of nodes and of restarts, and the launcher, if not 1, 0, torchrun
+    |  |        |    then, as in n2r1slurm, the numbers of nodes and restarts, and the launcher, if not 1, 0, torchrun
     |  |        the world size, if above 64; a smaller one is found by comparing the hash with each size's
     |  the choices, in order; `AxN` is N times A; zeros at the end are omitted
     version

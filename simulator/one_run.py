@@ -24,7 +24,7 @@ from ddpsim.simulator.diagnosis.partings import name_parting, name_threads
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.events import AT_EXIT, EXITED_AT_ONCE, NOT_CHECKED, EventKind
-from ddpsim.simulator.faults import Fault, FaultPlan
+from ddpsim.simulator.faults import Crash, Delay, EarlyReturn, FaultPlan, How, Strike
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.hosts import FRESH_STORE, MONITOR_SECONDS
 from ddpsim.simulator.imports import torch_too_old_message
@@ -100,7 +100,9 @@ def _run_attempts(program: Any, world_size: int, plan: RunPlan, *, policy: Polic
             disks = stack.enter_context(make_private_disks(plan.private_disk, start.nodes))
         while True:
             result, earlier = _run_kernel(program, world_size, plan, earlier, disks, policy=policy, budget=budget)
-            if not result.errors or len(earlier.results) > start.max_restarts:
+            is_preempted = any(isinstance(each, Strike) and each.how is How.TERM for each in plan.faults)
+            has_ended = not result.errors and (result.attempts or result.findings or not is_preempted)
+            if has_ended or len(earlier.results) > start.max_restarts:
                 return result
 
 
@@ -183,9 +185,10 @@ def _run_kernel(
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
         result = dataclasses.replace(result, note=_no_communication_note(name, result))
-    if plan.faults and not restarts and result.verdict is Verdict.PASS:
+    at_calls = [each for each in plan.faults if not isinstance(each, Strike)]
+    if at_calls and not restarts and result.verdict is Verdict.PASS:
         made = [rank.calls_made for rank in kernel.run.ranks]
-        result = dataclasses.replace(result, not_struck=_missed_faults_note(plan.faults, made))
+        result = dataclasses.replace(result, not_struck=_missed_faults_note(at_calls, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
         result = _with_comparison_count(result, plan.check, judge.compared)
         unreduced = f"{count_with_noun(judge.beside, 'parameter')} that optimizers step, and whose gradient neither DDP"
@@ -196,7 +199,7 @@ def _run_kernel(
     if kernel.run.life.is_interrupted:
         raise RunInterrupted(result)
     has_agent_store = os.environ.get(FRESH_STORE) != "1"
-    kept = kernel.store.lasting_keys(has_agent_store=has_agent_store) if ran.errors else {}
+    kept = kernel.store.lasting_keys(has_agent_store=has_agent_store)
     return result, _Earlier((*earlier.results, result), kept, choices)
 
 
@@ -294,7 +297,7 @@ def _no_communication_note(program: str, result: Result) -> str:
     return f"{program} made no process group and used no store: {how}"
 
 
-def _missed_faults_note(faults: Sequence[Fault], made: Sequence[int]) -> str:
+def _missed_faults_note(faults: Sequence[Crash | Delay | EarlyReturn], made: Sequence[int]) -> str:
     """Return a note on the faults that did not happen, because their rank made too few calls; "" if all faults
     happened."""
     return "; ".join(

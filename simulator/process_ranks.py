@@ -15,6 +15,7 @@ from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.debugging.breakpoints import current_breakpoints
 from ddpsim.simulator.debugging.director import RunDirector
+from ddpsim.simulator.faults import Strike
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.launching.launch import LauncherRun, start_own_ranks
 from ddpsim.simulator.launching.program_ranks import Guardian, start_ranks
@@ -63,6 +64,8 @@ def start_process_ranks(
             follows_paths=plan.follows_paths,
             has_equal_clocks=plan.has_equal_clocks,
             began=int(time()),
+            diary=plan.diary,
+            strikes=() if restarts else tuple(each for each in plan.faults if isinstance(each, Strike)),
             restarts=restarts,
             disks=disks,
         )

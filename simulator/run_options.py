@@ -166,6 +166,8 @@ class RunPlan(RunOptions):
     """True if ranks are processes; False if they are threads."""
     start: RankSeeds | None
     """The seeds with which ranks start; None for a function whose ranks have equal seeds."""
+    diary: str = ""
+    """The folder in which ranks that are processes keep diaries of their operations; "" for none."""
     follows_paths: bool = False
     """True if the lines that ranks run are recorded, to find where their paths part (`diagnosis/partings.py`)."""
 

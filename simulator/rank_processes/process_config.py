@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
+from ddpsim.simulator.faults import Strike
 from ddpsim.simulator.hosts import RankHost
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.parcels import SharedArena
@@ -46,6 +47,9 @@ class ProcessConfig(NamedTuple):
     """True if the lines that ranks run are recorded."""
     has_equal_clocks: bool = False
     began: int = 0  # the second from which `datetime.now` counts
+    diary: str = ""
+    """The folder in which each rank keeps a diary of its operations; "" for none."""
+    strikes: tuple[Strike, ...] = ()
     restarts: int = 0
     """How often the ranks have been started again so far."""
     disks: tuple[Disks, ...] = ()

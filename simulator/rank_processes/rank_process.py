@@ -2,6 +2,7 @@
 
 import atexit
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -197,6 +198,11 @@ class _RankProcess:
         if self._rank_config.common.is_speculative:
             self._rank_config.common.announcement.wait = self._await_turn
         wait_before_external_effects(self._await_turn)
+        config, rank = self._rank_config.common, self._rank_config.rank
+        if config.diary or config.strikes:
+            diary = os.path.join(config.diary, f"{config.restarts}.{rank}") if config.diary else ""
+            operation_watch = importlib.import_module("ddpsim.simulator.rank_processes.operation_watch")  # seldom used
+            operation_watch.OperationWatch(host, rank, diary, config.strikes).install()
         with self._backend.installed(), self._os_exit_replaced():
             replace_store_classes(host)
             time.install()
