@@ -7,6 +7,7 @@ else, so of the points of a rank between which no file changes, only the first i
 those at other lines, too.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -98,10 +99,14 @@ class CrashSweep(NamedTuple):
     seconds: float = 0.0
 
 
-class _Attempts(NamedTuple):
+class Attempts(NamedTuple):
+    """What a disturbed run has left: its result, and the diaries of its two attempts."""
+
     result: Result
     first: Diaries
     second: Diaries
+    is_copied: bool = False
+    """True if the second attempt is that of another run, whose first had left the same files."""
 
 
 def crash(
@@ -127,21 +132,22 @@ def crash(
             )
         if unstable := _first_difference(whole.first, scene.run(()).first):
             return CrashSweep(0, 0, 0, unstable=unstable, seconds=time.monotonic() - began)
-        possible, points = _points(whole.first)
-        found: dict[Point, BadPoint] = {}
+        possible, points = points_of(whole.first)
+        found: dict[Point, list[BadPoint]] = {}
         tried, has_resumed = 0, False
         order = (How.TEAR, How.FULL, How.KILL, How.TERM, How.RAISE)
         for point in sorted(points, key=lambda each: order.index(each.strikes[0].how)):
             if time.monotonic() - began > seconds:
                 break
-            attempts = scene.run(point.strikes)
+            attempts = scene.run(point.strikes, may_skip=True)
+            if attempts.is_copied and any(judge(attempts, whole.first)):
+                attempts = scene.run(point.strikes)  # so that the result is its own
             tried += 1
             has_resumed |= bool(_generations(attempts))
-            if (judged := _judge(attempts, whole.first)) is not None:
-                found[point] = BadPoint(point, *judged, attempts.result)
+            found[point] = [BadPoint(point, *each, attempts.result) for each in judge(attempts, whole.first)]
             on_progress = report_progress(on_progress, (tried, len(points)))
     notes = _notes(whole.first, scene.folder, has_resumed=has_resumed)
-    bad = tuple(found[point] for point in points if point in found)
+    bad = tuple(each for point in points for each in found.get(point, ()))
     return CrashSweep(possible, len(points), tried, bad, notes, seconds=time.monotonic() - began)
 
 
@@ -153,6 +159,8 @@ class _Scene:
         self._options = {**options, "max_restarts": 1, "one_at_a_time": True}
         self._home, self._before = os.getcwd(), os.environ.get(FRESH_STORE)
         self._root = tempfile.TemporaryDirectory(prefix="ddpsim-crash-")
+        self._resumed: dict[str, tuple[Result, Diaries]] = {}
+        """By the digest of the files that a first attempt left: the result of resuming from them, and the diaries."""
         self.folder = str(Path(os.path.realpath(self._root.name), "work"))
 
     def __enter__(self) -> "_Scene":
@@ -165,21 +173,43 @@ class _Scene:
             os.environ[FRESH_STORE] = self._before
         self._root.cleanup()
 
-    def run(self, strikes: Sequence[Strike]) -> _Attempts:
-        """Run the program, with its output hidden, and read the diaries of its ranks."""
+    def run(self, strikes: Sequence[Strike], *, may_skip: bool = False) -> Attempts:
+        """Run the program, with its output hidden, and read the diaries of its ranks. `may_skip`: it does not resume
+        from files from which it has resumed before."""
         diary = Path(self._root.name, "diary")
         for folder in (self.folder, diary):
             shutil.rmtree(folder, ignore_errors=True)
         diary.mkdir()
         shutil.copytree(self._home, self.folder, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
-        hidden = io.StringIO()
+        hidden, left = io.StringIO(), ""
+
+        def goes_on() -> bool:
+            nonlocal left
+            left = _digest_of_files(self.folder)
+            return not may_skip or left not in self._resumed
+
         with _inside(self.folder), redirect_stdout(hidden), redirect_stderr(hidden):
             options = {**self._options, "faults": tuple(strikes)}
             runnable, plan = make_plan(self._program, self._world_size, options, None)
-            plan = replace(plan, diary=str(diary))
-            result = run_once(runnable, self._world_size, plan, policy=RoundRobin(), budget=Budget(seconds=60.0))
-        diaries = [[_read_diary(diary / f"{attempt}.{rank}") for rank in range(self._world_size)] for attempt in (0, 1)]
-        return _Attempts(result, *diaries)
+            plan, budget = replace(plan, diary=str(diary)), Budget(seconds=60.0)
+            result = run_once(runnable, self._world_size, plan, policy=RoundRobin(), budget=budget, goes_on=goes_on)
+        first, second = [
+            [_read_diary(diary / f"{attempt}.{rank}") for rank in range(self._world_size)] for attempt in (0, 1)
+        ]
+        if left and not result.attempts:
+            return Attempts(self._resumed[left][0], first, self._resumed[left][1], is_copied=True)
+        if left:
+            self._resumed[left] = result, second
+        return Attempts(result, first, second)
+
+
+def _digest_of_files(folder: str) -> str:
+    hashed = hashlib.blake2b(digest_size=16)
+    for path in sorted(Path(folder).rglob("*")):
+        if "__pycache__" not in path.parts:
+            hashed.update(f"{path}\0".encode())
+            hashed.update(path.read_bytes() if path.is_file() else b"")
+    return hashed.hexdigest()
 
 
 @contextmanager
@@ -214,7 +244,7 @@ def _all_of(diary: Sequence[Entry], kind: str) -> list[str]:
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
-def _points(diaries: Diaries) -> tuple[int, list[Point]]:
+def points_of(diaries: Diaries) -> tuple[int, list[Point]]:
     """Return the number of all points, and those that differ, in the order of the program."""
     operations = [[each for each in diary if each.is_operation] for diary in diaries]
     places = sorted(
@@ -255,41 +285,52 @@ def _operation_text(operation: Entry) -> str:
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
-def _judge(attempts: _Attempts, whole: Diaries) -> tuple[CrashCode, str] | None:
-    """Return what is wrong after a crash; None if nothing is."""
-    result, first, second = attempts
+def judge(attempts: Attempts, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
+    """Yield what is wrong after a crash, without what only follows from that."""
+    result, first, second, _ = attempts
     torn = _torn_file(first)
+    name = os.path.basename(torn)
     reader = _first_reader(second, torn) if torn else None
     if reader is not None:
-        name = os.path.basename(torn)
-        return CrashCode.HALF_CHECKPOINT, f"rank {reader} resumes from {name}, which was only half written"
-    if result.verdict is not Verdict.PASS:
+        yield CrashCode.HALF_CHECKPOINT, f"rank {reader} resumes from {name}, which was only half written"
+    if torn and _was_newest(first, torn):
+        text = f"{name} was complete, and is lost: it is written in place, and no other file is as new"
+        yield CrashCode.LOST_CHECKPOINT, text
+    if result.verdict is not Verdict.PASS and reader is None:
         when = "after resuming" if result.attempts else "in the attempt that was struck, which no rank's failure ends"
         worst = next(each for each in result.findings if each.code.verdict is result.verdict)
         is_hang = not result.errors and worst.code.value.startswith(("deadlock.", "stuck"))
-        return (CrashCode.HANG if is_hang else CrashCode.FAILS), f"{when}: {worst.code}, {worst.summary}"
-    if torn and _was_newest(first, torn):
-        name = os.path.basename(torn)
-        text = f"{name} was complete, and is lost: it is written in place, and no other file is as new"
-        return CrashCode.LOST_CHECKPOINT, text
-    generations = _generations(attempts)
+        yield (CrashCode.HANG if is_hang else CrashCode.FAILS), f"{when}: {worst.code}, {worst.summary}"
+    if result.verdict is not Verdict.PASS or reader is not None:
+        return
+    others = [*_other_checkpoints(_generations(attempts)), *_other_samples(second, whole)]
+    yield from others or _other_results(second, whole)
+
+
+def _other_checkpoints(generations: Mapping[int, int]) -> Iterator[tuple[CrashCode, str]]:
     if len(set(generations.values())) > 1:
         texts = [f"rank {rank} from one of step {made}" for rank, made in generations.items()]
-        return CrashCode.OTHER_CHECKPOINTS, f"ranks resume from files of other steps: {', '.join(texts)}"
+        yield CrashCode.OTHER_CHECKPOINTS, f"ranks resume from files of other steps: {', '.join(texts)}"
+
+
+def _other_samples(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
     for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
-        batches, all_batches = _all_of(own, "batch"), _all_of(expected, "batch")
-        if batches and batches != all_batches[-len(batches) :]:
-            text = (
-                f"after resuming, rank {rank} trains on {count_with_noun(len(batches), 'batch', 'batches')}, which are"
-            )
-            return CrashCode.OTHER_SAMPLES, f"{text} not the last {len(batches)} of the undisturbed run"
+        mine, theirs = _all_of(own, "batch"), _all_of(expected, "batch")
+        if mine and mine != theirs[-len(mine) :]:
+            count = count_with_noun(len(mine), "batch", "batches")
+            text = f"after resuming, rank {rank} trains on {count}, which are not the last of the undisturbed run"
+            yield CrashCode.OTHER_SAMPLES, text
+            return
+
+
+def _other_results(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
     for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
-        for kind, name in (("step", "parameters"), ("loss", "printed loss")):
+        for kind, what in (("loss", "the last printed loss"), ("step", "the digest of the parameters")):
             mine, theirs = _all_of(own, kind), _all_of(expected, kind)
             if mine and theirs and mine[-1] != theirs[-1]:
                 shown = f": {mine[-1]!r}, undisturbed {theirs[-1]!r}" if kind == "loss" else ""
-                return CrashCode.OTHER_RESULT, f"the last {name} of rank {rank} differ from the undisturbed run{shown}"
-    return None
+                yield CrashCode.OTHER_RESULT, f"at the end, {what} of rank {rank} is another than undisturbed{shown}"
+                return
 
 
 def _torn_file(first: Diaries) -> str:
@@ -334,7 +375,7 @@ def _was_newest(first: Diaries, torn: str) -> bool:
     return len(writes) > 1 and all(made < writes[-2] for made in others)
 
 
-def _generations(attempts: _Attempts) -> dict[int, int]:
+def _generations(attempts: Attempts) -> dict[int, int]:
     """Return, for each rank that resumes from a file of the first attempt, after how many steps that was written."""
     files = _written_files(attempts.first)
     found: dict[int, int] = {}

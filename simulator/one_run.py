@@ -62,8 +62,17 @@ _ONE_AT_A_TIME = threading.Lock()
 # A simulation patches modules of the whole process, so only one may run in it at a time.
 
 
-def run_once(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
-    """Run the planned program once. Raises UsageError inside another simulation, and with a torch that is too old."""
+def run_once(
+    program: Any,
+    world_size: int,
+    plan: RunPlan,
+    *,
+    policy: Policy,
+    budget: Budget | None,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Result:
+    """Run the planned program once; `goes_on` is asked before another attempt. Raises UsageError inside another
+    simulation, and with a torch that is too old."""
     if line := torch_too_old_message():
         raise UsageError(line)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
@@ -74,7 +83,7 @@ def run_once(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, bu
     try:
         # Around the whole run: when normal garbage collection resumes, only the result is still alive.
         with nullcontext() if plan.has_processes else fewer_collections(world_size):
-            return _run_attempts(program, world_size, plan, policy=policy, budget=budget)
+            return _run_attempts(program, world_size, plan, goes_on, policy=policy, budget=budget)
     finally:
         _ONE_AT_A_TIME.release()
 
@@ -88,7 +97,15 @@ class _Earlier(NamedTuple):
     choices: tuple[int, ...] = ()
 
 
-def _run_attempts(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
+def _run_attempts(
+    program: Any,
+    world_size: int,
+    plan: RunPlan,
+    goes_on: Callable[[], bool],
+    *,
+    policy: Policy,
+    budget: Budget | None,
+) -> Result:
     """Run the program, and again while a rank fails and restarts are left; return the result of the last attempt, which
     has those before. What lasts is files and the store of torchrun's agent."""
     start, earlier = plan.start or RankSeeds(), _Earlier()
@@ -102,7 +119,7 @@ def _run_attempts(program: Any, world_size: int, plan: RunPlan, *, policy: Polic
             result, earlier = _run_kernel(program, world_size, plan, earlier, disks, policy=policy, budget=budget)
             is_preempted = any(isinstance(each, Strike) and each.how is How.TERM for each in plan.faults)
             has_ended = not result.errors and (result.attempts or result.findings or not is_preempted)
-            if has_ended or len(earlier.results) > start.max_restarts:
+            if has_ended or len(earlier.results) > start.max_restarts or not goes_on():
                 return result
 
 

@@ -43,10 +43,7 @@ def crash(
     scenario = with_run_options(load(name), options).with_world_size(world_size)
     if not isinstance(scenario.program, Script):
         raise UsageError(f"{name} is no program, expected FILE.py or -m MODULE: only those resume from files")
-    bar = output.progress_bar(
-        name, 1.0, lambda tried_of: (tried_of[0] / tried_of[1], f"{tried_of[0]} of {tried_of[1]}")
-    )
-    with bar as show, report_writer(report, opens=opens) as reported:
+    with output.progress_bar("points", 1.0, _progress) as show, report_writer(report, opens=opens) as reported:
         sweep = sweep_points(
             scenario.program,
             scenario.world_size,
@@ -64,6 +61,11 @@ def crash(
     return ExitStatus.UNKNOWN if sweep.unstable or sweep.tried < sweep.differing else ExitStatus.AS_EXPECTED
 
 
+def _progress(tried_of: tuple[int, int]) -> tuple[float, str]:
+    tried, of = tried_of
+    return tried / of, f"{tried} of {of} points"
+
+
 def sweep_text(scenario: Scenario, sweep: CrashSweep) -> str:
     """Return the report of a sweep: how many points there are, and for each code its first bad point."""
     if sweep.unstable:
@@ -77,7 +79,8 @@ def sweep_text(scenario: Scenario, sweep: CrashSweep) -> str:
         lines += [f"BAD  {code.value}\n  point   {those[0].point.text}\n  what    {those[0].text}{more}"]
         lines += [f"  replay  {_replay_line(scenario, those[0])}", ""]
     if not sweep.bad:
-        lines += [f"GOOD  after each of {sweep.tried} points", ""]
+        is_whole = sweep.tried == sweep.differing
+        lines += ["GOOD  after each of them" if is_whole else "UNKNOWN  nothing wrong after those that were tried", ""]
     return "\n".join([*lines, *(f"note  {note}" for note in sweep.notes)]).rstrip()
 
 

@@ -69,7 +69,7 @@ class OperationWatch:
         self._written = paths[0] if kind == "write" else "" if kind == "remove" else self._written
 
     def _strike(self, how: How, path: str, is_torch: bool) -> None:
-        self._note("strike", self._written if how is How.TEAR else "")
+        self._note("strike", self._written if how is How.TEAR else path if how is How.FULL else "")
         if how is How.TEAR and self._written:
             with suppress(OSError):
                 os.truncate(self._written, os.stat(self._written).st_size // 2)
