@@ -262,7 +262,7 @@ def points_of(diaries: Diaries) -> tuple[int, list[Point]]:
             name = os.path.basename(before.what[0])
             one[How.TEAR] = f"rank {rank} is killed while it writes {name} ({before.site})"
         if here.kind == "write":
-            one[How.FULL] = f"the disk is full as rank {rank} writes {_operation_text(here)}"
+            one[How.FULL] = f"the disk is full as rank {rank} {_operation_text(here).replace('write', 'writes', 1)}"
         for how, text in one.items():
             of_lines = how is not How.KILL and (here.site, number if how is not How.RAISE else 0)
             points.setdefault((how, rank, files, of_lines), Point((Strike(rank, number, how),), text))
