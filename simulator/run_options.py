@@ -95,6 +95,7 @@ class RunOptions:
         "How often the ranks of a program are started again after one has failed, as by torchrun.",
         "0",
         "K",
+        not_of=("explore", "crash"),
         is_in_marker=False,
     )
     private_disk: tuple[str, ...] = _option(
@@ -136,6 +137,7 @@ class RunOptions:
         "Inject a fault: crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be repeated.",
         metavar="KIND:rank=R,before_call=N",
         flag="--fault",
+        not_of=("crash",),
         is_in_toml=False,  # faults are tables there
     )
     check: str | None = _option(

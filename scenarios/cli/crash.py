@@ -14,6 +14,7 @@ from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.imports import pause_garbage_collection
+from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
@@ -38,8 +39,6 @@ def crash(
         from ddpsim.simulator.crashing import crash as sweep_points
         from ddpsim.simulator.launching.script import Script
 
-    if options.get("max_restarts") or options.get("faults"):
-        raise UsageError("--max-restarts and --fault are what crash chooses itself: leave them out")
     scenario = with_run_options(load(name), options).with_world_size(world_size)
     if not isinstance(scenario.program, Script):
         raise UsageError(f"{name} is no program, expected FILE.py or -m MODULE: only those resume from files")
@@ -75,7 +74,7 @@ def sweep_text(scenario: Scenario, sweep: CrashSweep) -> str:
     lines = [f"{head}, {sweep.tried} tried{left}  {sweep.seconds:.0f} s", ""]
     for code in dict.fromkeys(bad.code for bad in sweep.bad):
         those = [bad for bad in sweep.bad if bad.code is code]
-        more = f"\n  also    after {len(those) - 1} later points" if len(those) > 1 else ""
+        more = f"\n  also    after {count_with_noun(len(those) - 1, 'later point')}" if len(those) > 1 else ""
         lines += [f"BAD  {code.value}\n  point   {those[0].point.text}\n  what    {those[0].text}{more}"]
         lines += [f"  replay  {_replay_line(scenario, those[0])}", ""]
     if not sweep.bad:
