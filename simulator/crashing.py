@@ -11,15 +11,17 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from ddpsim.simulator.api import make_plan
 from ddpsim.simulator.budget import Budget
@@ -32,6 +34,10 @@ from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import count_with_noun, rank_list
+
+_LARGEST_FOLDER = 1 << 29
+_RUN_SECONDS = 60.0
+_LOSS = re.compile(r"loss[^\d+-]*([+-]?\d[\d.]*(?:e[+-]?\d+)?)", re.IGNORECASE)
 
 
 class CrashCode(str, Enum):
@@ -134,7 +140,7 @@ def crash(
             return CrashSweep(0, 0, 0, unstable=unstable, seconds=time.monotonic() - began)
         possible, points = points_of(whole.first)
         found: dict[Point, list[BadPoint]] = {}
-        tried, has_resumed = 0, False
+        tried, undecided, has_resumed = 0, 0, False
         order = (How.TEAR, How.FULL, How.KILL, How.TERM, How.RAISE)
         for point in sorted(points, key=lambda each: order.index(each.strikes[0].how)):
             if time.monotonic() - began > seconds:
@@ -142,11 +148,15 @@ def crash(
             attempts = scene.run(point.strikes, may_skip=True)
             if attempts.is_copied and any(judge(attempts, whole.first)):
                 attempts = scene.run(point.strikes)  # so that the result is its own
+            if attempts.result.verdict is Verdict.UNKNOWN:  # it was too slow, which says nothing
+                undecided += 1
+                continue
             tried += 1
             has_resumed |= bool(_generations(attempts))
             found[point] = [BadPoint(point, *each, attempts.result) for each in judge(attempts, whole.first)]
             on_progress = report_progress(on_progress, (tried, len(points)))
-    notes = _notes(whole.first, scene.folder, has_resumed=has_resumed)
+    slow = (f"{count_with_noun(undecided, 'run')} took longer than {_RUN_SECONDS:g} s",) if undecided else ()
+    notes = *slow, *_notes(whole.first, scene.folder, has_resumed=has_resumed)
     bad = tuple(each for point in points for each in found.get(point, ()))
     return CrashSweep(possible, len(points), tried, bad, notes, seconds=time.monotonic() - began)
 
@@ -157,26 +167,30 @@ class _Scene:
     def __init__(self, program: Any, world_size: int, options: Mapping[str, Any]) -> None:
         self._program, self._world_size = program, world_size
         self._options = {**options, "max_restarts": 1, "one_at_a_time": True}
-        self._home, self._before = os.getcwd(), os.environ.get(FRESH_STORE)
-        self._root = tempfile.TemporaryDirectory(prefix="ddpsim-crash-")
+        self._home, self._made = os.getcwd(), ExitStack()
+        size = sum(path.lstat().st_size for path in Path(self._home).rglob("*"))
+        if size > _LARGEST_FOLDER:
+            raise UsageError(
+                f"the working folder has {size >> 20} MiB, of which each run gets a copy, expected "
+                f"{_LARGEST_FOLDER >> 20} at most: run it in a folder that has only what the program needs"
+            )
         self._resumed: dict[str, tuple[Result, Diaries]] = {}
         """By the digest of the files that a first attempt left: the result of resuming from them, and the diaries."""
-        self.folder = str(Path(os.path.realpath(self._root.name), "work"))
 
     def __enter__(self) -> "_Scene":
-        os.environ[FRESH_STORE] = "1"  # else gloo may meet the addresses of the first attempt
+        self._root = self._made.enter_context(tempfile.TemporaryDirectory(prefix="ddpsim-crash-"))
+        self.folder = str(Path(os.path.realpath(self._root), "work"))
+        # With a store that lasts, gloo may meet the addresses of the first attempt.
+        self._made.enter_context(patch.dict(os.environ, {FRESH_STORE: "1"}))
         return self
 
     def __exit__(self, *error: object) -> None:
-        os.environ.pop(FRESH_STORE)
-        if self._before is not None:
-            os.environ[FRESH_STORE] = self._before
-        self._root.cleanup()
+        self._made.close()
 
     def run(self, strikes: Sequence[Strike], *, may_skip: bool = False) -> Attempts:
         """Run the program, with its output hidden, and read the diaries of its ranks. `may_skip`: it does not resume
         from files from which it has resumed before."""
-        diary = Path(self._root.name, "diary")
+        diary = Path(self._root, "diary")
         for folder in (self.folder, diary):
             shutil.rmtree(folder, ignore_errors=True)
         diary.mkdir()
@@ -191,7 +205,7 @@ class _Scene:
         with _inside(self.folder), redirect_stdout(hidden), redirect_stderr(hidden):
             options = {**self._options, "faults": tuple(strikes)}
             runnable, plan = make_plan(self._program, self._world_size, options, None)
-            plan, budget = replace(plan, diary=str(diary)), Budget(seconds=60.0)
+            plan, budget = replace(plan, diary=str(diary)), Budget(seconds=_RUN_SECONDS)
             result = run_once(runnable, self._world_size, plan, policy=RoundRobin(), budget=budget, goes_on=goes_on)
         first, second = [
             [_read_diary(diary / f"{attempt}.{rank}") for rank in range(self._world_size)] for attempt in (0, 1)
@@ -307,15 +321,16 @@ def judge(attempts: Attempts, whole: Diaries) -> Iterator[tuple[CrashCode, str]]
     yield from others or _other_results(second, whole)
 
 
-def _other_checkpoints(generations: Mapping[int, int]) -> Iterator[tuple[CrashCode, str]]:
-    if len(set(generations.values())) > 1:
-        texts = [f"rank {rank} from one of step {made}" for rank, made in generations.items()]
-        yield CrashCode.OTHER_CHECKPOINTS, f"ranks resume from files of other steps: {', '.join(texts)}"
+def _other_checkpoints(generations: Mapping[str, Mapping[int, int]]) -> Iterator[tuple[CrashCode, str]]:
+    for kind, of_ranks in generations.items():
+        if len(set(of_ranks.values())) > 1:
+            texts = [f"rank {rank} from one of step {made}" for rank, made in of_ranks.items()]
+            yield CrashCode.OTHER_CHECKPOINTS, f"ranks resume from files {kind} of other steps: {', '.join(texts)}"
 
 
 def _other_samples(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
     for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
-        mine, theirs = _all_of(own, "batch"), _all_of(expected, "batch")
+        mine, theirs = _trained_on(own), _trained_on(expected)
         if mine and mine != theirs[-len(mine) :]:
             count = count_with_noun(len(mine), "batch", "batches")
             text = f"after resuming, rank {rank} trains on {count}, which are not the last of the undisturbed run"
@@ -323,14 +338,30 @@ def _other_samples(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode,
             return
 
 
+def _trained_on(diary: Sequence[Entry]) -> list[str]:
+    """Return the last batch before each optimizer step: an evaluation reads others."""
+    found, last = [], ""
+    for each in diary:
+        if each.kind == "step" and last:
+            found.append(last)
+        last = each.what[0] if each.kind == "batch" else "" if each.kind == "step" else last
+    return found
+
+
 def _other_results(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
     for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
         for kind, what in (("loss", "the last printed loss"), ("step", "the digest of the parameters")):
-            mine, theirs = _all_of(own, kind), _all_of(expected, kind)
+            mine, theirs = ([*map(_value, _all_of(each, kind))] for each in (own, expected))
             if mine and theirs and mine[-1] != theirs[-1]:
-                shown = f": {mine[-1]!r}, undisturbed {theirs[-1]!r}" if kind == "loss" else ""
-                yield CrashCode.OTHER_RESULT, f"at the end, {what} of rank {rank} is another than undisturbed{shown}"
+                text = f"at the end, {what} of rank {rank} is {mine[-1]}, and undisturbed {theirs[-1]}"
+                yield CrashCode.OTHER_RESULT, text
                 return
+
+
+def _value(text: str) -> str:
+    """Return the number of a printed loss, without others of the line, such as times."""
+    found = _LOSS.search(text)
+    return found[1] if found else text
 
 
 def _torn_file(first: Diaries) -> str:
@@ -375,15 +406,16 @@ def _was_newest(first: Diaries, torn: str) -> bool:
     return len(writes) > 1 and all(made < writes[-2] for made in others)
 
 
-def _generations(attempts: Attempts) -> dict[int, int]:
-    """Return, for each rank that resumes from a file of the first attempt, after how many steps that was written."""
+def _generations(attempts: Attempts) -> dict[str, dict[int, int]]:
+    """Return after how many steps the files were written from which ranks resume: by their names without numbers, and
+    by rank."""
     files = _written_files(attempts.first)
-    found: dict[int, int] = {}
+    found: dict[str, dict[int, int]] = {}
     for rank, diary in enumerate(attempts.second):
         until = next((number for number, each in enumerate(diary) if each.kind == "step"), len(diary))
-        made = [files[each.what[0]] for each in diary[:until] if each.kind == "read" and each.what[0] in files]
-        if made:
-            found[rank] = max(made)
+        for file in [each.what[0] for each in diary[:until] if each.kind == "read" and each.what[0] in files]:
+            own = found.setdefault(re.sub(r"\d+", "N", os.path.basename(file)), {})
+            own[rank] = max(own.get(rank, 0), files[file])
     return found
 
 

@@ -45,7 +45,7 @@ def join_program_into_one_word(words: Sequence[str], taking_values: Collection[s
     return list(words)
 
 
-_ON_EACH = ("--nproc-per-node", "--nproc_per_node")
+_COUNTED = re.compile(r"--(nproc[-_]per[-_]node|nnodes|world-size)(=.*)?", re.DOTALL)
 
 
 def multiply_ranks_by_hosts(words: Sequence[str]) -> list[str]:
@@ -54,37 +54,28 @@ def multiply_ranks_by_hosts(words: Sequence[str]) -> list[str]:
     Raises UsageError if a world size is given that differs, and for words of torchrun that are no number.
     """
     end = words.index("--") if "--" in words else len(words)
-    changed, given = _split_values(words[:end]), {}
-    for at, (name, value) in enumerate(changed):
-        if name in (*_ON_EACH, "--nnodes") and not value.isdecimal():
-            expected = "a number, as nodes neither come nor leave" if ":" in value else "a number"
-            raise UsageError(f"{name} is {value!r}, expected {expected}: correct it")
-        if name in (*_ON_EACH, "--nnodes", "--world-size"):
-            given[name.replace("_", "-")] = value
-            changed[at] = ("", "") if name in _ON_EACH else (name, value)
-    if (of_each := given.get(_ON_EACH[0])) is None:
+    kept: list[str] = []
+    given: dict[str, str] = {}
+    left = iter(words[:end])
+    for word in left:
+        if (found := _COUNTED.fullmatch(word)) is None:
+            kept.append(word)
+            continue
+        name = found[1].replace("_", "-")
+        given[name] = found[2][1:] if found[2] else next(left, "")
+        if name != "world-size" and not given[name].isdecimal():
+            expected = "a number, as nodes neither come nor leave" if ":" in given[name] else "a number"
+            raise UsageError(f"--{name} is {given[name]!r}, expected {expected}: correct it")
+    if "nproc-per-node" not in given:
         return list(words)
-    size = str(int(of_each) * int(given.get("--nnodes", 1)))
-    if given.get("--world-size", size) != size:
+    size = str(int(given["nproc-per-node"]) * int(given.get("nnodes", 1)))
+    if given.get("world-size", size) != size:
         raise UsageError(
-            f"--world-size is {given['--world-size']}, but --nnodes and --nproc-per-node give {size} ranks: leave "
+            f"--world-size is {given['world-size']}, but --nnodes and --nproc-per-node give {size} ranks: leave "
             "--world-size out"
         )
-    kept = [word for pair in changed for word in pair if word and pair[0] != "--world-size"]
-    return [*kept, "--world-size", size, *words[end:]]
-
-
-def _split_values(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the words, with their values those that `multiply_ranks_by_hosts` looks for: behind `=`, or the next."""
-    split: list[tuple[str, str]] = []
-    for word in words:
-        if split and split[-1][0] in (*_ON_EACH, "--nnodes", "--world-size") and not split[-1][1]:
-            split[-1] = split[-1][0], word
-            continue
-        name, equals, value = word.partition("=")
-        is_counted = equals and name in (*_ON_EACH, "--nnodes", "--world-size")
-        split.append((name, value) if is_counted else (word, ""))
-    return split
+    hosts = ["--nnodes", given["nnodes"]] if "nnodes" in given else []
+    return [*kept, *hosts, "--world-size", size, *words[end:]]
 
 
 def start_fork_servers(words: Sequence[str]) -> None:
