@@ -1,5 +1,6 @@
 """`ddpsim crash`: which points are tried, and how what comes of them is judged. Diaries are written by hand."""
 
+import os
 import re
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def test_ranks_that_resume_from_other_steps():
     assert judged(first, second[1], second[1], whole=[[], []]) == []
 
 
+def test_what_differs_without_harm_is_no_finding():
+    metrics = [diary("write /f/log", "step p1", "write /f/ckpt", "step p2", "write /f/log"), []]
+    second = (diary("read /f/log", "read /f/ckpt"), diary("read /f/ckpt"))
+    assert judged(metrics, *second, whole=[[], []]) == []  # a file of one rank is no checkpoint of all
+    checked = diary("read /f/ckpt", "batch v", "batch b", "call", "step p2", "loss loss:0.5,12ms")
+    assert judged([SAVED], checked) == []  # a batch to evaluate, and another time
+
+
 def test_points_between_which_no_file_changes_are_one():
     possible, points = points_of([diary("call", "call", "write /f/ckpt", "rename /f/ckpt /f/last", "call")])
     kills = [each.strikes[0].before_operation for each in points if each.strikes[0].how is How.KILL]
@@ -130,6 +139,14 @@ def test_a_checkpoint_that_is_written_in_place(tmp_path, monkeypatch, capsys):
     assert main(["crash", "--world-size", "2", "--seconds", "300", "train.py"]) == 0
     assert "GOOD  after each of them" in capsys.readouterr().out
     assert sorted(each.name for each in tmp_path.iterdir()) == ["train.py"]
+    assert main(["crash", "--world-size", "2", "--seconds", "300", "train.py", "in_place"]) == 1
+    said = capsys.readouterr().out
+    assert "BAD  crash.half_checkpoint" in said
+    words = re.search(r"replay  TORCH\S+ ddpsim (replay .*)", said)[1].split()
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    assert main(words) == 1
+    assert "attempt 2, the last" in capsys.readouterr().out
+    os.remove("last.pt")
     sweep = crash(["train.py", "in_place"], 2, seconds=300)
     assert {bad.code for bad in sweep.bad} == {CrashCode.HALF_CHECKPOINT, CrashCode.LOST_CHECKPOINT}
     assert sweep.tried == sweep.differing < sweep.possible

@@ -39,7 +39,8 @@ def crash(
         from ddpsim.simulator.crashing import crash as sweep_points
         from ddpsim.simulator.launching.script import Script
 
-    scenario = with_run_options(load(name), options).with_world_size(world_size)
+    own = with_run_options(load(name), options)
+    scenario = own.with_world_size(world_size)
     if not isinstance(scenario.program, Script):
         raise UsageError(f"{name} is no program, expected FILE.py or -m MODULE: only those resume from files")
     with output.progress_bar("points", 1.0, _progress) as show, report_writer(report, opens=opens) as reported:
@@ -54,7 +55,7 @@ def crash(
             reported.add_run(
                 scenario, Engine.TORCH, bad.result, ExitStatus.OTHERWISE, bad.text, how="crash", seconds=0.0
             )
-    output.print_text(sweep_text(scenario, sweep))
+    output.print_text(sweep_text(own, scenario.world_size, sweep))
     if sweep.bad:
         return ExitStatus.OTHERWISE
     return ExitStatus.UNKNOWN if sweep.unstable or sweep.tried < sweep.differing else ExitStatus.AS_EXPECTED
@@ -65,13 +66,13 @@ def _progress(tried_of: tuple[int, int]) -> tuple[float, str]:
     return tried / of, f"{tried} of {of} points"
 
 
-def sweep_text(scenario: Scenario, sweep: CrashSweep) -> str:
+def sweep_text(scenario: Scenario, world_size: int, sweep: CrashSweep) -> str:
     """Return the report of a sweep: how many points there are, and for each code its first bad point."""
     if sweep.unstable:
         return f"{scenario.name}  not tried: {sweep.unstable}, so that nothing could be compared; seed it, for instance"
-    head = f"{scenario.name}  world size {scenario.world_size}  {sweep.possible} points, {sweep.differing} that differ"
+    head = f"{scenario.name}  world size {world_size}  {sweep.possible} points, {sweep.differing} that differ"
     left = "" if sweep.tried == sweep.differing else f" (the time ran out before {sweep.differing - sweep.tried})"
-    lines = [f"{head}, {sweep.tried} tried{left}  {sweep.seconds:.0f} s", ""]
+    lines = [f"{head}, {sweep.tried} tried{left}  {sweep.seconds * 1000:.0f} ms", ""]
     for code in dict.fromkeys(bad.code for bad in sweep.bad):
         those = [bad for bad in sweep.bad if bad.code is code]
         more = f"\n  also    after {count_with_noun(len(those) - 1, 'later point')}" if len(those) > 1 else ""
