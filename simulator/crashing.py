@@ -423,7 +423,7 @@ def _notes(whole: Diaries, folder: str, *, has_resumed: bool) -> tuple[str, ...]
     notes = []
     written = {each.what[0] for diary in whole for each in diary if each.kind == "write"}
     if not written:
-        notes.append("no rank writes a file, so there is no checkpoint: only hangs were judged")
+        notes.append("no rank writes a file, so there is no checkpoint: only hangs and failures were judged")
     elif not has_resumed:
         notes.append("no rank read a file of the first attempt, so the program does not resume: it began from zero")
     if outside := sorted(each for each in written if not each.startswith(folder + os.sep)):
