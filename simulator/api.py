@@ -17,6 +17,8 @@ from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identi
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
 from ddpsim.simulator.errors import SimulatorError, UsageError
+from ddpsim.simulator.faults import Strike
+from ddpsim.simulator.hosts import LAUNCHERS_THAT_RESTART
 from ddpsim.simulator.launching.script import Script, program_seeds
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
@@ -65,8 +67,9 @@ def simulate(
     `args`: arguments of the program after its rank. `name`: its name in reports and replay tokens.
     `transport`: "memory" or "gloo". `faults`: a list of Crash, Delay and EarlyReturn.
     `isolation`: each rank is a "thread" or a "process". `gpus`: number of virtual GPUs for ranks that are processes
-    (docs/howto/gpus.md). `preload`: see `simulate_program`. `one_at_a_time`: ranks that are processes compute one
-    after another, with the same result.
+    (docs/howto/gpus.md). `nnodes`, `launcher`, `private_disk`, `max_restarts`: hosts and restarts of a program's
+    ranks, see docs/howto/nodes_and_restarts.md. `preload`: see `simulate_program`. `one_at_a_time`: ranks that are
+    processes compute one after another, with the same result.
     `check`: "replicas" compares the replicas of a model across ranks, and finds `unchecked` if there are none;
     "replicas-if-any" does not require any.
     `poison`: the output buffers of a call are filled with NaN, or about the largest value of their type, until the call
@@ -78,10 +81,10 @@ def simulate(
     Raises UsageError for wrong arguments, inside another simulation, or if torch.distributed is initialised in this
     process.
     """
-    runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
+    runnable, plan = make_plan(program, world_size, options, budget, is_checked=check_determinism)
     chosen = _policy_by_name(policy, seed)
     if isinstance(chosen, (ReplayPolicy, GuidedPolicy, RunDirector)):
-        plan = replace(plan, start=chosen.start or plan.start)
+        plan = with_recorded_start(plan, chosen.start)
     return _execute(runnable, world_size, plan, check_determinism, chosen, budget)
 
 
@@ -123,10 +126,10 @@ def replay(
         raise UsageError(
             f"alike is {given['alike']!r}, but a recorded schedule already has the seeds of its ranks: leave it out"
         )
-    runnable, plan = _make_plan(program, world_size, options, budget)
+    runnable, plan = make_plan(program, world_size, options, budget)
     given_schedule = Schedule.parse(str(schedule), program=plan.identity)
     recorded = ReplayPolicy(given_schedule)
-    plan = replace(plan, start=recorded.start or plan.start)
+    plan = with_recorded_start(plan, recorded.start)
     result = run_once(runnable, world_size, plan, policy=recorded, budget=budget)
     if strict:
         recorded.check_divergence(result.trace)
@@ -150,7 +153,7 @@ def name_parting(
     may_part = result.findings and not result.errors and result.findings[0].code.value.startswith(MAY_FOLLOW)
     if not may_part or world_size > _MOST_FOLLOWED:
         return result
-    runnable, plan = _make_plan(program, world_size, options, None)
+    runnable, plan = make_plan(program, world_size, options, None)
     plan = replace(plan, start=result.schedule.start or plan.start, follows_paths=True)
     policy, budget = ReplayPolicy(result.schedule), (budget or Budget()).for_repetition(_SECONDS_FOLLOWED)
     hidden = io.StringIO()
@@ -200,7 +203,11 @@ def explore(
     from ddpsim.simulator.exploration.explorer import Explorer
     from ddpsim.simulator.exploration.strategy import strategy_by_name
 
-    runnable, plan = _make_plan(program, world_size, options, budget, is_checked=check_determinism)
+    runnable, plan = make_plan(program, world_size, options, budget, is_checked=check_determinism)
+    if plan.max_restarts:
+        raise UsageError(
+            f"max_restarts is {plan.max_restarts}, but no exploration varies several attempts: leave it out"
+        )
     plan = replace(plan, poison=plan.poison is not False)
     strategy = strategy_by_name(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     if getattr(strategy, "outside", "") and not plan.semantics.is_like_gloo:
@@ -220,7 +227,7 @@ def explore(
         return explorer.explore(plan.identity)
 
 
-def _make_plan(
+def make_plan(
     program: Any, world_size: Any, options: Mapping[str, Any], budget: Any, *, is_checked: bool = False
 ) -> tuple[Any, RunPlan]:
     """Check the arguments of a run, and return its program and its plan; a command, a list of words, is a `Script`."""
@@ -237,6 +244,7 @@ def _make_plan(
         )
     for name, value in options.items():
         _check_option(name, value)
+    disks = tuple(options.get("private_disk", ()))
     args, preload, gpus = options.get("args", ()), options.get("preload", ()), options.get("gpus")
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
@@ -246,16 +254,19 @@ def _make_plan(
     _check_preload(program, preload)
     if gpus is not None:
         _check_gpus(gpus, program, isolation)
+    _check_hosts(options, program, world_size)
     faults = options.get("faults", ())
+    if any(isinstance(each, Strike) for each in faults) and not is_program:
+        raise UsageError("faults has a Strike, which hits processes of programs, FILE.py or -m MODULE: leave it out")
     if not isinstance(faults, Sequence):
         raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values: give a list")
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
     return program, RunPlan(
-        **{**options, "args": tuple(args), "preload": tuple(preload), "faults": tuple(faults)},
+        **{**options, "args": tuple(args), "preload": tuple(preload), "private_disk": disks, "faults": tuple(faults)},
         identity=program_identity(_program_name(program, options.get("name")), world_size),
         has_processes=is_program if isolation is None else isolation == "process",
-        start=_seeds_of_ranks(program, alike=options.get("alike", False), is_checked=is_checked),
+        start=_seeds_of_ranks(program, options, is_checked=is_checked),
     )
 
 
@@ -284,11 +295,13 @@ def _check_program(program: Script, args: Sequence[Any], isolation: str | None) 
     program.check_source()
 
 
-def _seeds_of_ranks(program: Any, *, alike: bool, is_checked: bool) -> RankSeeds | None:
-    """Return the seeds with which the ranks of a run start. Ranks that run a function have different seeds only in a
-    determinism check, but different clocks without `alike`."""
+def _seeds_of_ranks(program: Any, options: Mapping[str, Any], *, is_checked: bool) -> RankSeeds | None:
+    """Return the seeds and hosts with which the ranks of a run start. Ranks that run a function have different seeds
+    only in a determinism check, but different clocks without `alike`."""
+    alike = options.get("alike", False)
     if isinstance(program, Script):
-        return program_seeds(alike)
+        hosts = [options.get(name, DEFAULTS[name]) for name in ("nnodes", "launcher", "max_restarts")]
+        return program_seeds(alike, *hosts)
     return RankSeeds(is_alike=alike) if is_checked or alike else None
 
 
@@ -309,6 +322,41 @@ def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:
             f"gpus is {gpus}, but ranks are threads, which share torch.cuda: give isolation='process', too, or leave "
             "gpus out"
         )
+
+
+def with_recorded_start(plan: RunPlan, start: RankSeeds | None) -> RunPlan:
+    """Return the plan with the start of ranks in a recorded schedule. Raises UsageError if it names other hosts."""
+    if start is None:
+        return plan
+    recorded_options = {"nnodes": start.nodes, "launcher": start.launcher, "max_restarts": start.max_restarts}
+    for name, recorded in recorded_options.items():
+        given = getattr(plan, name)
+        if given not in (DEFAULTS[name], recorded):
+            raise UsageError(f"{name} is {given!r}, but the schedule was recorded with {recorded!r}: leave it out")
+    return replace(plan, start=start)
+
+
+def _check_hosts(options: Mapping[str, Any], program: Any, world_size: int) -> None:
+    for name in ("nnodes", "launcher", "max_restarts", "private_disk"):
+        value = options.get(name, DEFAULTS[name])
+        if value not in (DEFAULTS[name], []) and not isinstance(program, Script):
+            raise UsageError(f"{name} is {value!r}, which only programs have, FILE.py or -m MODULE: leave it out")
+    nodes, restarts = options.get("nnodes", 1), options.get("max_restarts", 0)
+    for name, number, least in (("nnodes", nodes, 1), ("max_restarts", restarts, 0)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise UsageError(f"{name} is {number!r}, expected a whole number from {least}: correct it")
+    launcher, disks = options.get("launcher", DEFAULTS["launcher"]), options.get("private_disk", ())
+    if restarts and launcher not in LAUNCHERS_THAT_RESTART:
+        raise UsageError(f"max_restarts is {restarts}, but {launcher} starts no rank again: leave one of them out")
+    if nodes > world_size or world_size % nodes:
+        raise UsageError(
+            f"{world_size} ranks do not fill {nodes} equal hosts, expected as many on each: give their number on one, "
+            "--nproc-per-node, or a world size that is a multiple"
+        )
+    if isinstance(disks, str):
+        raise UsageError(f"private_disk is {disks!r}, expected folders: write private_disk=[{disks!r}]")
+    if disks and nodes == 1:
+        raise UsageError("private_disk is given, but there is one host, which has the folder for itself: give nnodes")
 
 
 def _program_name(program: Any, name: str | None) -> str:

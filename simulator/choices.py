@@ -6,7 +6,8 @@ A schedule has a short, versioned text form, the replay token:
     |  |        |    |      |          |
     |  |        |    |      |          4 hex digits of a hash of the program and world size, 4 of a checksum
     |  |        |    |      the first finding of a run that failed; left out if it did not, and in older tokens
-    |  |        |    seeds of the ranks: different (u) or equal (a), and the hash seeds, assigned to ranks in turn
+    |  |        |    how ranks start: different (u) or equal (a) seeds, and the hash seeds, assigned to ranks in turn;
+    |  |        |    then, as in n2r1slurm, the numbers of nodes and restarts, and the launcher, if not 1, 0, torchrun
     |  |        the world size, if above 64; a smaller one is found by comparing the hash with each size's
     |  the choices, in order; `AxN` is N times A; zeros at the end are omitted
     version
@@ -25,10 +26,12 @@ from itertools import chain, groupby, repeat
 from typing import NamedTuple, Protocol
 
 from ddpsim.simulator.errors import ReplayError
+from ddpsim.simulator.hosts import TORCHRUN
 
 VERSION = "s1"
 _TOKEN = re.compile(
-    r"(?P<version>s\d+):(?P<choices>[0-9x.]+)(?::w(?P<ranks>\d{1,10}))?(?::(?P<start>[ua](?:\d{1,10}(?:\.\d{1,10})*)?))?"
+    r"(?P<version>s\d+):(?P<choices>[0-9x.]+)(?::w(?P<ranks>\d{1,10}))?(?::(?P<start>[ua](?:\d{1,10}(?:\.\d{1,10})*)?"
+    r"(?:n\d{1,5}(?:r\d{1,5})?[a-z]*)?))?"
     r"(?::(?P<found>[a-z_]{4,}(?:\.[a-z_]+)?))?:(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})"
 )
 _RUN = re.compile(r"(\d+)(?:x(\d+))?")
@@ -91,13 +94,17 @@ val, x and y) mostly has different iteration orders on the two ranks."""
 
 
 class RankSeeds(NamedTuple):
-    """The seeds with which the ranks of a run start. The seeds are fixed, so every run has the same seeds."""
+    """How the ranks of a run start: their seeds, which are fixed, so that every run has the same; and their hosts."""
 
     is_alike: bool = False
     """True if all ranks have the same seeds; else each rank has its own seeds, as under torchrun."""
     hash_seeds: tuple[int, ...] = ()
     """Values of PYTHONHASHSEED, assigned to the ranks in turn; they decide the order of sets of strings. () for the
     hash seed of the calling process."""
+    nodes: int = 1
+    """The number of hosts."""
+    launcher: str = TORCHRUN
+    max_restarts: int = 0
 
     @property
     def own_hash_seed(self) -> int | None:
@@ -106,12 +113,24 @@ class RankSeeds(NamedTuple):
         return self.hash_seeds[0] if is_given else None
 
     def __str__(self) -> str:
-        return ("a" if self.is_alike else "u") + ".".join(map(str, self.hash_seeds))
+        seeds = ("a" if self.is_alike else "u") + ".".join(map(str, self.hash_seeds))
+        hosts = f"n{self.nodes}" + f"r{self.max_restarts}" * bool(self.max_restarts)
+        hosts += self.launcher * (self.launcher != TORCHRUN)
+        return seeds if hosts == "n1" else seeds + hosts
 
     @classmethod
     def parse(cls, text: str) -> "RankSeeds":
         """Return the seeds in a text of the form that `str(seeds)` has."""
-        return cls(text[0] == "a", tuple(int(seed) for seed in text[1:].split(".") if seed))
+        seeds, _, hosts = text[1:].partition("n")
+        numbers = re.match(r"(\d*)(?:r(\d+))?", hosts)
+        assert numbers is not None, "it matches everywhere"
+        return cls(
+            text[0] == "a",
+            tuple(int(seed) for seed in seeds.split(".") if seed),
+            int(numbers[1] or 1),
+            hosts[numbers.end() :] or TORCHRUN,
+            int(numbers[2] or 0),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ continue, unless they wait for something that this thread no longer does.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.wording import values_by_key
@@ -41,7 +42,32 @@ class EarlyReturn:
     before_call: int
 
 
-Fault = Crash | Delay | EarlyReturn
+class How(str, Enum):
+    """What a `Strike` does to a rank."""
+
+    KILL = "kill"
+    """Its process is killed (SIGKILL)."""
+    TEAR = "tear"
+    """The same in the middle of writing: the file that it opened last to write it has only its first half."""
+    TERM = "term"
+    """It gets SIGTERM."""
+    RAISE = "raise"
+    """An exception is raised."""
+    FULL = "full"
+    """The disk is full: opening the file works, and writing it raises the error of ENOSPC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """The fault that hits a rank of a program before its operation `before_operation`: a call, or one that changes
+    files (`rank_processes/operation_watch.py`). It hits the first attempt only."""
+
+    rank: int
+    before_operation: int
+    how: How = How.KILL
+
+
+Fault = Crash | Delay | EarlyReturn | Strike
 
 
 class FaultPlan:
@@ -50,26 +76,29 @@ class FaultPlan:
     def __init__(self, faults: Sequence[Fault], world_size: int) -> None:
         for fault in faults:
             _check_fault(fault, world_size)
-        self._faults = values_by_key(((fault.rank, fault.before_call), fault) for fault in faults)
+        at_calls = (fault for fault in faults if not isinstance(fault, Strike))
+        self._faults = values_by_key(((fault.rank, fault.before_call), fault) for fault in at_calls)
 
     def __bool__(self) -> bool:
         return bool(self._faults)
 
-    def faults_before(self, rank: int, call_number: int) -> Sequence[Fault]:
+    def faults_before(self, rank: int, call_number: int) -> "Sequence[Crash | Delay | EarlyReturn]":
         """Return the faults of `rank` that happen just before its call `call_number`, in the given order."""
         return self._faults.get((rank, call_number), ())
 
 
 def _check_fault(fault: Fault, world_size: int) -> None:
-    if not isinstance(fault, (Crash, Delay, EarlyReturn)):
-        raise UsageError(f"faults has {fault!r}, expected Crash, Delay or EarlyReturn values: give only these")
-    if not isinstance(fault.rank, int) or not isinstance(fault.before_call, int):
+    if not isinstance(fault, (Crash, Delay, EarlyReturn, Strike)):
+        raise UsageError(f"faults has {fault!r}, expected Crash, Delay, EarlyReturn or Strike values: give only these")
+    name = "before_operation" if isinstance(fault, Strike) else "before_call"
+    number = fault.before_operation if isinstance(fault, Strike) else fault.before_call
+    if not isinstance(fault.rank, int) or not isinstance(number, int):
         raise UsageError(
             f"{fault!r} has a rank or call that is not a whole number, expected numbers from 0: correct it"
         )
     if not 0 <= fault.rank < world_size:
         raise UsageError(f"{fault!r} names rank {fault.rank}, expected 0 to {world_size - 1}: correct the rank")
-    if fault.before_call < 0:
-        raise UsageError(f"{fault!r} has before_call {fault.before_call}, expected 0 or more: calls count from 0")
+    if number < 0:
+        raise UsageError(f"{fault!r} has {name} {number}, expected 0 or more: {name[7:]}s count from 0")
     if isinstance(fault, Delay) and not 0 <= fault.seconds < float("inf"):
         raise UsageError(f"{fault!r} has {fault.seconds} seconds, expected a finite number, 0 or more: correct it")

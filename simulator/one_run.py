@@ -1,20 +1,21 @@
 """Run one execution with ranks as threads or as processes, and make its result."""
 
 import dataclasses
+import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import FROM_RANK, channel_of_message
-from ddpsim.simulator.choices import Policy, Schedule, program_identity
+from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identity
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.debugging.late_pdb import PdbReplacement
@@ -23,8 +24,9 @@ from ddpsim.simulator.diagnosis.partings import name_parting, name_threads
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.events import AT_EXIT, EXITED_AT_ONCE, NOT_CHECKED, EventKind
-from ddpsim.simulator.faults import Fault, FaultPlan
+from ddpsim.simulator.faults import Crash, Delay, EarlyReturn, FaultPlan, How, Strike
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
+from ddpsim.simulator.hosts import FRESH_STORE, MONITOR_SECONDS
 from ddpsim.simulator.imports import torch_too_old_message
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
@@ -60,8 +62,17 @@ _ONE_AT_A_TIME = threading.Lock()
 # A simulation patches modules of the whole process, so only one may run in it at a time.
 
 
-def run_once(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
-    """Run the planned program once. Raises UsageError inside another simulation, and with a torch that is too old."""
+def run_once(
+    program: Any,
+    world_size: int,
+    plan: RunPlan,
+    *,
+    policy: Policy,
+    budget: Budget | None,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Result:
+    """Run the planned program once; `goes_on` is asked before another attempt. Raises UsageError inside another
+    simulation, and with a torch that is too old."""
     if line := torch_too_old_message():
         raise UsageError(line)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
@@ -72,34 +83,84 @@ def run_once(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, bu
     try:
         # Around the whole run: when normal garbage collection resumes, only the result is still alive.
         with nullcontext() if plan.has_processes else fewer_collections(world_size):
-            return _run_kernel(program, world_size, plan, policy=policy, budget=budget)
+            return _run_attempts(program, world_size, plan, goes_on, policy=policy, budget=budget)
     finally:
         _ONE_AT_A_TIME.release()
 
 
-def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy, budget: Budget | None) -> Result:
-    """Create the kernel (the scheduler's core), run the ranks under it, and return the result with its notes."""
+class _Earlier(NamedTuple):
+    """What the attempts before have left for the next."""
+
+    results: tuple[Result, ...] = ()
+    keys: Mapping[str, bytes] = {}  # it is never changed
+    """What is left in the agent's store."""
+    choices: tuple[int, ...] = ()
+
+
+def _run_attempts(
+    program: Any,
+    world_size: int,
+    plan: RunPlan,
+    goes_on: Callable[[], bool],
+    *,
+    policy: Policy,
+    budget: Budget | None,
+) -> Result:
+    """Run the program, and again while a rank fails and restarts are left; return the result of the last attempt, which
+    has those before. What lasts is files and the store of torchrun's agent."""
+    start, earlier = plan.start or RankSeeds(), _Earlier()
+    with ExitStack() as stack:
+        disks: Any = ()
+        if plan.private_disk:
+            from ddpsim.simulator.rank_processes.private_disks import make_private_disks
+
+            disks = stack.enter_context(make_private_disks(plan.private_disk, start.nodes))
+        while True:
+            result, earlier = _run_kernel(program, world_size, plan, earlier, disks, policy=policy, budget=budget)
+            is_preempted = any(isinstance(each, Strike) and each.how is How.TERM for each in plan.faults)
+            has_ended = not result.errors and (result.attempts or result.findings or not is_preempted)
+            if has_ended or len(earlier.results) > start.max_restarts or not goes_on():
+                return result
+
+
+def _run_kernel(
+    program: Any,
+    world_size: int,
+    plan: RunPlan,
+    earlier: _Earlier,
+    disks: Any,
+    *,
+    policy: Policy,
+    budget: Budget | None,
+) -> tuple[Result, _Earlier]:
+    """Create the kernel (the scheduler's core), run the ranks under it, and return the result with its notes, and what
+    it leaves for another attempt."""
     begin_function(program)
+    restarts = len(earlier.results)
     with ExitStack() as stack:
         processes = None
         if plan.has_processes:
             from ddpsim.simulator.process_ranks import start_process_ranks
 
-            processes = stack.enter_context(start_process_ranks(program, world_size, plan, budget))
+            ranks = start_process_ranks(program, world_size, plan, budget, disks, restarts)
+            processes = stack.enter_context(ranks)
             if processes.own_rank_count is not None:
                 world_size = processes.own_rank_count
                 name = str(plan.name or getattr(program, "name", ""))
                 plan = dataclasses.replace(plan, identity=program_identity(name, world_size))
-        faults = FaultPlan(plan.faults, world_size)
+        faults = FaultPlan(() if restarts else plan.faults, world_size)
         mover = TRANSPORTS[plan.transport](world_size)
         stack.callback(mover.close)
         terms: dict[str, Any] = {"budget": budget or Budget(), "faults": faults, "semantics": plan.semantics}
+        terms["kept_keys"] = earlier.keys
         director = policy if isinstance(policy, RunDirector) else None
         kernel = (
             Kernel(world_size, policy=policy, **terms)
             if director is None
             else DirectedKernel(world_size, director, are_threads=processes is None, **terms)
         )
+        if plan.max_restarts or (plan.start is not None and plan.start.max_restarts):
+            kernel.run.agent_waits = MONITOR_SECONDS
         judge = ReplicaJudge()
         kernel.run.judge = judge.process_report
         try:
@@ -111,13 +172,14 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
             if not is_unexpected_error(error):
                 raise
             report = make_internal_error(error, "the process that runs the ranks")
-            token = Schedule(kernel.schedule, plan.identity, plan.start)
+            token = Schedule((*earlier.choices, *kernel.schedule), plan.identity, plan.start)
             raise InternalError(f"{report}\nreplay token {token}") from None
     if plan.follows_paths and ran.findings:
         ran = ran._replace(findings=(name_parting(ran.findings[0], kernel.run.noticed), *ran.findings[1:]))
     trace = Trace(tuple(kernel.run.events))
     ran = ran._replace(findings=tuple(name_threads(finding, _threads_together(trace)) for finding in ran.findings))
-    schedule = Schedule(kernel.schedule, plan.identity, plan.start)
+    choices = (*earlier.choices, *kernel.schedule)
+    schedule = Schedule(choices, plan.identity, plan.start)
     plan = dataclasses.replace(plan, poison=ran.has_poisoned)
     result = Result(
         world_size=world_size,
@@ -128,6 +190,7 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
         program=plan.identity,
         waiting=kernel.run.waiting,
         comparisons=judge.compared.total() if plan.check else None,
+        attempts=earlier.results,
     )
     if result.verdict is Verdict.PASS:
         left = (*_same_files_note(kernel.run), *_left_groups_note(kernel.run)) if isinstance(program, Script) else ()
@@ -139,9 +202,10 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
         result = dataclasses.replace(result, note=_no_communication_note(name, result))
-    if plan.faults and result.verdict is Verdict.PASS:
+    at_calls = [each for each in plan.faults if not isinstance(each, Strike)]
+    if at_calls and not restarts and result.verdict is Verdict.PASS:
         made = [rank.calls_made for rank in kernel.run.ranks]
-        result = dataclasses.replace(result, not_struck=_missed_faults_note(plan.faults, made))
+        result = dataclasses.replace(result, not_struck=_missed_faults_note(at_calls, made))
     if plan.check is not None and result.verdict is Verdict.PASS:
         result = _with_comparison_count(result, plan.check, judge.compared)
         unreduced = f"{count_with_noun(judge.beside, 'parameter')} that optimizers step, and whose gradient neither DDP"
@@ -151,7 +215,9 @@ def _run_kernel(program: Any, world_size: int, plan: RunPlan, *, policy: Policy,
     result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))
     if kernel.run.life.is_interrupted:
         raise RunInterrupted(result)
-    return result
+    has_agent_store = os.environ.get(FRESH_STORE) != "1"
+    kept = kernel.store.lasting_keys(has_agent_store=has_agent_store)
+    return result, _Earlier((*earlier.results, result), kept, choices)
 
 
 def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
@@ -248,7 +314,7 @@ def _no_communication_note(program: str, result: Result) -> str:
     return f"{program} made no process group and used no store: {how}"
 
 
-def _missed_faults_note(faults: Sequence[Fault], made: Sequence[int]) -> str:
+def _missed_faults_note(faults: Sequence[Crash | Delay | EarlyReturn], made: Sequence[int]) -> str:
     """Return a note on the faults that did not happen, because their rank made too few calls; "" if all faults
     happened."""
     return "; ".join(

@@ -15,6 +15,7 @@ from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.debugging.breakpoints import current_breakpoints
 from ddpsim.simulator.debugging.director import RunDirector
+from ddpsim.simulator.faults import Strike
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.launching.launch import LauncherRun, start_own_ranks
 from ddpsim.simulator.launching.program_ranks import Guardian, start_ranks
@@ -22,6 +23,7 @@ from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.children import ChildProcess, fork_ranks
 from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses
 from ddpsim.simulator.rank_processes.inbox import MoveData
+from ddpsim.simulator.rank_processes.private_disks import Disks
 from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
@@ -34,7 +36,12 @@ from ddpsim.simulator.virtual_gpus.building import build_device
 
 @contextmanager
 def start_process_ranks(
-    program: Callable[..., Any], world_size: int, plan: RunPlan, budget: Budget | None
+    program: Callable[..., Any],
+    world_size: int,
+    plan: RunPlan,
+    budget: Budget | None,
+    disks: tuple[Disks, ...] = (),
+    restarts: int = 0,
 ) -> "Iterator[ProcessRanks]":
     """Start what the ranks need, and a program that starts its ranks itself; end them at the end of the block."""
     with closing(ExternalProcesses()) as external_processes, closing(FirstUseAnnouncement()) as announcement:
@@ -58,6 +65,10 @@ def start_process_ranks(
             follows_paths=plan.follows_paths,
             has_equal_clocks=plan.has_equal_clocks,
             began=int(time()),
+            diary=plan.diary,
+            strikes=() if restarts else tuple(each for each in plan.faults if isinstance(each, Strike)),
+            restarts=restarts,
+            disks=disks,
         )
         launch = start_own_ranks(config, (budget or Budget()).seconds, external_processes)
         with nullcontext() if launch is None else closing(launch):

@@ -11,6 +11,7 @@ from ddpsim.simulator.calls import NOWHERE, Call, Site
 from ddpsim.simulator.choices import Schedule, identity_in_words
 from ddpsim.simulator.errors import VerdictError
 from ddpsim.simulator.events import NOT_CHECKED
+from ddpsim.simulator.hosts import hosts_text
 from ddpsim.simulator.joins import JoinSummary, find_joins
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding, Verdict, format_replay_line, worst_verdict_of_findings
@@ -50,6 +51,8 @@ class Result:
     """For a run that passed, a line on injected faults that did not happen."""
     notes: tuple[str, ...] = ()
     """For a run that passed, lines that say what was not checked, and what ranks left behind."""
+    attempts: tuple["Result", ...] = field(default=(), repr=False)
+    """The attempts before this one, in each of which a rank failed; () unless a launcher started the ranks again."""
     unlike: str = ""
     """For a replay that does not find what its token says, a line that says so."""
 
@@ -82,13 +85,29 @@ class Result:
 
     def with_replay(self, replay: str) -> "Result":
         """Return a copy of this result with another replay command, also in its findings."""
+        hosts = [LabelledLine("hosts", self.hosts)] if self.hosts else []
         findings = tuple(
             dataclasses.replace(
-                finding, replay=replay, where=source_lines_of_sites(finding.sites, finding.text, finding.calls)
+                finding,
+                replay=replay,
+                where=(*source_lines_of_sites(finding.sites, finding.text, finding.calls), *hosts),
             )
             for finding in self.findings
         )
         return dataclasses.replace(self, findings=findings, replay=replay)
+
+    def _earlier_parts(self) -> Iterator[str]:
+        for number, earlier in enumerate(self.attempts, 1):
+            yield f"attempt {number}, after which the launcher started all ranks again"
+            yield from (finding.body for finding in earlier.findings)
+        if self.attempts:
+            yield f"attempt {len(self.attempts) + 1}, the last"
+
+    @property
+    def hosts(self) -> str:
+        """Which ranks ran on which host; "" if there is only one."""
+        nodes = 1 if self.schedule.start is None else self.schedule.start.nodes
+        return hosts_text(self.world_size, nodes) if nodes > 1 else ""
 
     def raise_for_verdict(self) -> None:
         """Raise VerdictError unless the run passed.
@@ -107,11 +126,12 @@ class Result:
             events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
             checked = f"\n  check   {self.checked}" if self.checked else ""
             notes = (self.note, self.not_struck, *self.notes, self.unlike)
-            note = "".join(f"\n  note    {each}" for each in notes if each)
+            note = f"\n  hosts   {self.hosts}" if self.hosts else ""
+            note += "".join(f"\n  note    {each}" for each in notes if each)
             parts.insert(0, f"PASS  {identity_in_words(self.program)}{events}{note}{checked}{joined}")
         else:
             parts[-1] += joined + (f"\n  note    {self.unlike}" if self.unlike else "")
-        text = "\n\n".join(parts)
+        text = "\n\n".join([*self._earlier_parts(), *parts])
         return f"{text}\n{format_replay_line(self.replay)}" if self.replay else text
 
 

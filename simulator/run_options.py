@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from ddpsim.simulator.backend_semantics import BACKENDS, GLOO, BackendSemantics
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.hosts import LAUNCHERS, TORCHRUN
 from ddpsim.simulator.policies.named import join_names
 
 if TYPE_CHECKING:
@@ -71,9 +72,37 @@ class RunOptions:
     )
     gpus: int | None = _option(
         None,
-        "Number of virtual GPUs for ranks that are processes.",
+        "Number of virtual GPUs, on each host, for ranks that are processes.",
         "one per rank, if the program asks and the machine has none",
         "N",
+    )
+    nnodes: int = _option(
+        1,
+        "Number of hosts of a program's ranks, each with its own name, clock and GPUs.",
+        "1",
+        "N",
+        is_in_marker=False,
+    )
+    launcher: str = _option(
+        TORCHRUN,
+        f"The launcher whose environment variables a program gets: {join_names(LAUNCHERS)}.",
+        TORCHRUN,
+        choices=tuple(LAUNCHERS),
+        is_in_marker=False,
+    )
+    max_restarts: int = _option(
+        0,
+        "How often the ranks of a program are started again after one has failed, as by torchrun.",
+        "0",
+        "K",
+        not_of=("explore", "crash"),
+        is_in_marker=False,
+    )
+    private_disk: tuple[str, ...] = _option(
+        (),
+        "A folder of which each host has its own copy; may be repeated.",
+        metavar="DIR",
+        is_in_marker=False,
     )
     alike: bool = _option(
         False,
@@ -108,6 +137,7 @@ class RunOptions:
         "Inject a fault: crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be repeated.",
         metavar="KIND:rank=R,before_call=N",
         flag="--fault",
+        not_of=("crash",),
         is_in_toml=False,  # faults are tables there
     )
     check: str | None = _option(
@@ -140,6 +170,8 @@ class RunPlan(RunOptions):
     """True if ranks are processes; False if they are threads."""
     start: RankSeeds | None
     """The seeds with which ranks start; None for a function whose ranks have equal seeds."""
+    diary: str = ""
+    """The folder in which ranks that are processes keep diaries of their operations; "" for none."""
     follows_paths: bool = False
     """True if the lines that ranks run are recorded, to find where their paths part (`diagnosis/partings.py`)."""
 
@@ -166,6 +198,10 @@ class ReplayKeywords(TypedDict, total=False):
     args: Sequence[Any]
     isolation: str | None
     gpus: int | None
+    nnodes: int
+    launcher: str
+    max_restarts: int
+    private_disk: Sequence[str]
     preload: Sequence[str]
     one_at_a_time: bool
     backend_semantics: str

@@ -15,13 +15,19 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.bench import bench
+from ddpsim.scenarios.cli.crash import crash
 from ddpsim.scenarios.cli.debug import debug
 from ddpsim.scenarios.cli.diagnose import diagnose
 from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_scenarios
-from ddpsim.scenarios.cli.program_words import join_program_into_one_word, start_fork_servers, takes_value_by_option
+from ddpsim.scenarios.cli.program_words import (
+    join_program_into_one_word,
+    multiply_ranks_by_hosts,
+    start_fork_servers,
+    takes_value_by_option,
+)
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
@@ -34,7 +40,7 @@ from ddpsim.simulator.ctrl_c import sigterm_as_ctrl_c
 from ddpsim.simulator.errors import ReplayDivergedError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.imports import torch_too_old_message
 
-_OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)}
+_OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink, crash)}
 """The commands that accept a training program and its arguments, by command name."""
 
 app = typer.Typer(
@@ -89,7 +95,8 @@ def _join_program_words(words: Sequence[str]) -> list[str]:
     if not words or words[0] not in _OF_PROGRAMS:
         return list(words)
     options = takes_value_by_option(_OF_PROGRAMS[words[0]])
-    return join_program_into_one_word(words, [name for name, takes_value in options.items() if takes_value])
+    taking_values = [name for name, takes_value in options.items() if takes_value]
+    return multiply_ranks_by_hosts(join_program_into_one_word(words, taking_values))
 
 
 def _show_version(is_asked: bool) -> None:
@@ -119,6 +126,7 @@ app.command(epilog="Example: ddpsim debug uneven-inputs-without-join --finding")
 app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --keep-going")(explore)
 app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuzz)
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
+app.command(epilog="Example: ddpsim crash --nproc-per-node 2 train.py --epochs 1")(crash)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(
     "test",

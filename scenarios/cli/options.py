@@ -36,7 +36,8 @@ WorldSize = Annotated[
         "--world-size",
         "--nproc-per-node",
         "--nproc_per_node",
-        help="Number of ranks.  [default: the scenario's own; 4 for a program]",
+        help="Number of ranks; with --nproc-per-node, of those on each of --nnodes.  [default: the scenario's own; 4 "
+        "for a program]",
     ),
 ]
 

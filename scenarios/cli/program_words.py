@@ -45,6 +45,39 @@ def join_program_into_one_word(words: Sequence[str], taking_values: Collection[s
     return list(words)
 
 
+_COUNTED = re.compile(r"--(nproc[-_]per[-_]node|nnodes|world-size)(=.*)?", re.DOTALL)
+
+
+def multiply_ranks_by_hosts(words: Sequence[str]) -> list[str]:
+    """Return the command line with the number of all ranks for torchrun's number of ranks on each host.
+
+    Raises UsageError if a world size is given that differs, and for words of torchrun that are no number.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    kept: list[str] = []
+    given: dict[str, str] = {}
+    left = iter(words[:end])
+    for word in left:
+        if (found := _COUNTED.fullmatch(word)) is None:
+            kept.append(word)
+            continue
+        name = found[1].replace("_", "-")
+        given[name] = found[2][1:] if found[2] else next(left, "")
+        if name != "world-size" and not given[name].isdecimal():
+            expected = "a number, as nodes neither come nor leave" if ":" in given[name] else "a number"
+            raise UsageError(f"--{name} is {given[name]!r}, expected {expected}: correct it")
+    if "nproc-per-node" not in given:
+        return list(words)
+    size = str(int(given["nproc-per-node"]) * int(given.get("nnodes", 1)))
+    if given.get("world-size", size) != size:
+        raise UsageError(
+            f"--world-size is {given['world-size']}, but --nnodes and --nproc-per-node give {size} ranks: leave "
+            "--world-size out"
+        )
+    hosts = ["--nnodes", given["nnodes"]] if "nnodes" in given else []
+    return [*kept, *hosts, "--world-size", size, *words[end:]]
+
+
 def start_fork_servers(words: Sequence[str]) -> None:
     """Start the servers that ranks are forked from, if the command line has a program.
 

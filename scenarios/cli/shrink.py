@@ -130,6 +130,8 @@ def _with_failing_schedule(
     start = result.schedule.start
     alike = start.is_alike if start is not None else scenario.alike
     hash_seed = scenario.hash_seed if start is None else start.own_hash_seed
+    if start is not None:
+        scenario = replace(scenario, nnodes=start.nodes, launcher=start.launcher, max_restarts=start.max_restarts)
     return replace(scenario, choices=result.schedule.choices, alike=alike, hash_seed=hash_seed)
 
 

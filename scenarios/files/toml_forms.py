@@ -30,7 +30,7 @@ from ddpsim.scenarios.training.training import (
     Whole,
 )
 from ddpsim.simulator.api import MOST_RANKS
-from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.faults import Fault, How, Strike
 from ddpsim.simulator.run_options import DEFAULTS, NOTHING, OPTIONS, OptionForms, RunOptions
 
 NETWORKS = "a name, a table of name and options, or several of them"
@@ -100,11 +100,18 @@ class _EarlyReturnTable(_FaultTable, frozen=True, tag="early_return"):
     """The table of the fault EarlyReturn (a rank returns early). It has no additional keys."""
 
 
-FaultTable = _CrashTable | _DelayTable | _EarlyReturnTable
+class _StrikeTable(TableForm, frozen=True, tag_field="kind", tag="strike"):
+    rank: Whole = 0
+    before_operation: Whole = 0
+    how: How = How.KILL
+
+
+FaultTable = _CrashTable | _DelayTable | _EarlyReturnTable | _StrikeTable
 FAULTS: tuple[tuple[type[FaultTable], type[Fault]], ...] = (
     (_CrashTable, Crash),
     (_DelayTable, Delay),
     (_EarlyReturnTable, EarlyReturn),
+    (_StrikeTable, Strike),
 )
 
 

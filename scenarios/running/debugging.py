@@ -50,7 +50,7 @@ def debug_run(
     recorded = recorded_schedule(scenario, token, scenario.world_size)
     choices, start = recorded.choices, recorded.start
     if start is None and isinstance(scenario.program, Script):
-        start = program_seeds(scenario.alike)
+        start = program_seeds(scenario.alike, scenario.nnodes, scenario.launcher, scenario.max_restarts)
 
     def save(made: tuple[int, ...], file: str) -> str:
         if not file:

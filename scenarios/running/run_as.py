@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ddpsim import Crash, Delay, EarlyReturn, UsageError
 from ddpsim.scenarios.model import Scenario
-from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.faults import Fault, How, Strike
 from ddpsim.simulator.run_options import NOTHING, OPTIONS, ReplayKeywords
 
 _DEFAULTS = {each.name: each.default for each in fields(Scenario)}
@@ -49,10 +49,11 @@ def command_line_options_of(scenario: Scenario) -> list[str]:
 
 # --- faults on the command line: `crash:rank=1,before_call=3`, with the names that Python and TOML files use ----------
 
-_KINDS: dict[str, type[Any]] = {"crash": Crash, "delay": Delay, "early_return": EarlyReturn}
+_KINDS: dict[str, type[Any]] = {"crash": Crash, "delay": Delay, "early_return": EarlyReturn, "strike": Strike}
 _EXPECTED = (
     "expected crash:rank=R,before_call=N, early_return:rank=R,before_call=N or "
-    "delay:rank=R,before_call=N,seconds=S: calls of a rank count from 0"
+    "delay:rank=R,before_call=N,seconds=S: calls of a rank count from 0; or, of a program, "
+    "strike:rank=R,before_operation=N,how=kill, tear, term, raise or full"
 )
 
 
@@ -76,9 +77,15 @@ def fault_text(fault: Fault) -> str:
     """Return the text of a fault, which `parse_fault` reads as the same fault."""
     kind = next(name for name, kind in _KINDS.items() if type(fault) is kind)
     defaults = {each.name: each.default for each in fields(fault)}
-    said = {name: value for name, value in asdict(fault).items() if value != defaults[name]}
+    said = {
+        name: value.value if isinstance(value, How) else value
+        for name, value in asdict(fault).items()
+        if value != defaults[name]
+    }
     return f"{kind}:" + ",".join(f"{name}={value}" for name, value in said.items())
 
 
 def _parse_fault_value(name: str, text: str) -> int | float | str:
+    if name == "how":
+        return How(text)
     return text if name == "message" else float(text) if name == "seconds" else int(text)

@@ -28,6 +28,7 @@ _OTHERS_RAN_OUT = "at least one rank that exhausted inputs"
 
 SERVER_ENDED = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
 OLD_ADDRESS = "connectFullMesh failed: the store still has"
+OF_ATTEMPT = "of an earlier group or attempt"
 
 LOST = "RankLost"
 """Stands for an error's type if the rank's process has ended; the message says how the process ended."""
@@ -52,6 +53,7 @@ _BY_WORDS = (
     ("The client socket has timed out after", Cause.NO_STORE_THERE),
     (SERVER_ENDED, Cause.STORE_SERVER_ENDED),
     ("DistNetworkError: Broken pipe", Cause.STORE_SERVER_ENDED),
+    (OF_ATTEMPT, Cause.ADDRESSES_OF_ATTEMPT),
     (OLD_ADDRESS, Cause.OLD_ADDRESSES),
     ("No module named 'triton", Cause.TRITON_MISSING),
     (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),

@@ -44,16 +44,24 @@ class Kernel:
     """Decides which rank runs next, and which calls match. The host, which runs the ranks, calls these methods."""
 
     def __init__(
-        self, world_size: int, *, policy: Policy, budget: Budget, faults: FaultPlan, semantics: BackendSemantics = GLOO
+        self,
+        world_size: int,
+        *,
+        policy: Policy,
+        budget: Budget,
+        faults: FaultPlan,
+        semantics: BackendSemantics = GLOO,
+        kept_keys: Mapping[str, bytes] | None = None,
     ) -> None:
         observer: Observer | None = getattr(policy, "observer", None)
-        self.run = run = RunState(world_size, budget, observer, semantics)
+        self.run = run = RunState(world_size, budget, observer, semantics, kept_keys)
         """The state of the run. The kernel changes it; a host may only stop the run, with an error."""
         if faults:
             run.observer.used_feature("faults")
         self._turns = turns = Scheduler(run, policy)
         pauses = PauseRequests(run, turns)
         calls = CallMatcher(run, turns, pauses, faults)
+        self.store = KeyValueStore(run, turns, pauses)
         self._lifecycle = lifecycle = TaskLifecycle(run, turns)
         groups, notes = GroupRecords(run, turns.time_outs), RankReports(run)
         self._serve: Mapping[type[Any], RequestHandler] = {
@@ -70,7 +78,7 @@ class Kernel:
             ask.CloseBatch: calls.on_close_batch,
             ask.WaitFor: pauses.on_wait_for,
             ask.IsComplete: pauses.on_is_complete,
-            ask.StoreOperation: KeyValueStore(run, turns, pauses).on_store_operation,
+            ask.StoreOperation: self.store.on_store_operation,
             ask.FinishTask: lifecycle.on_finish_task,
             ask.AskMissingRanks: calls.on_ask_missing_ranks,
             ask.AskOthersDeliver: lambda me, request: any(task is not me for _, task in me.rank.delivering),

@@ -7,6 +7,7 @@ read with the same result is taken to poll: the other ranks run first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -24,6 +25,9 @@ from ddpsim.simulator.kernel.states import TaskState
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.waits import StoreWait
 
+_OF_RANKS = re.compile(r"(tcp port|server at tcp|owner of tcp|all \d+ clients of|hash store|store \d+/)")
+"""Matches the keys of stores that are in a rank's process, and end with it."""
+_OF_FILES = re.compile("file /")
 _STORE = EventKind.STORE  # faster to look up, see scheduler.py
 
 _READING = frozenset({"get", "multi_get", "check", "wait", "queue_len"})
@@ -42,7 +46,7 @@ class KeyValueStore:
         self._run = run
         self._turns = turns
         self._pauses = pauses
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, bytes] = dict(run.kept_keys)
         self._queues: dict[str, list[bytes]] = {}
         """The queues of the store that are not empty, by key."""
         self._waiting: dict[int, tuple[Task, tuple[str, ...], str]] = {}
@@ -52,6 +56,11 @@ class KeyValueStore:
         often it was repeated."""
         self._written: dict[int, int] = {}
         """By task (a rank's program or thread), the number of store operations that changed a value."""
+
+    def lasting_keys(self, *, has_agent_store: bool) -> Mapping[str, bytes]:
+        """Return the values that outlive the ranks: of files, and of the agent's store, if there is one."""
+        lasting = _OF_FILES if not has_agent_store else _OF_RANKS
+        return {key: value for key, value in self._values.items() if bool(lasting.match(key)) is not has_agent_store}
 
     def on_store_operation(self, me: Task, request: StoreOperation) -> Script:
         """Answer a rank's `StoreOperation` request: let other ranks run, record an event, and do the operation."""

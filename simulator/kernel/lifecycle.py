@@ -56,6 +56,7 @@ class TaskLifecycle:
         if self._run.life.fail_trial():
             return self._unwind_in_order()
         me.rank.error = request.error
+        self._run.note_failure()
         self._run.record_event(EventKind.RAISE, text=request.error.kind)
         return None
 
@@ -73,6 +74,8 @@ class TaskLifecycle:
             run.life.fail_trial()
         if run.life.phase is RunPhase.RUNNING:
             rank.error = error
+            if error is not None:
+                run.note_failure()
             running, run.running = run.running, rank.main
             if error is None:
                 run.record_event(EventKind.RETURN, text=EXITED_AT_ONCE)

@@ -76,8 +76,15 @@ class RunState:
     """The state of one run. The parts of the kernel change this state; it makes no decisions itself."""
 
     def __init__(
-        self, world_size: int, budget: Budget, observer: Observer | None, semantics: BackendSemantics = GLOO
+        self,
+        world_size: int,
+        budget: Budget,
+        observer: Observer | None,
+        semantics: BackendSemantics = GLOO,
+        kept_keys: Mapping[str, bytes] | None = None,
     ) -> None:
+        self.kept_keys = kept_keys or {}
+        """What an earlier attempt has left in the agent's store."""
         self.budget = budget
         self.semantics = semantics
         self.is_observed = observer is not None
@@ -107,6 +114,10 @@ class RunState:
         the ranks that made it, also by the line at which they looked for it."""
         self.readers: dict[tuple[str, int, str], set[int]] = {}
         """The ranks that read a file that was written in the run, or looked for a folder, as above."""
+        self.agent_waits: float | None = None
+        """How long after the failure of a rank an agent ends the others; None if there is no agent."""
+        self.failed_at: float | None = None
+        """The virtual time at which the first rank failed."""
         self.steps_of_wrappers: dict[tuple[str, int], int] = {}
         """The latest training step of the calls so far, by process group and the DDP wrapper's number in that group."""
         self.judge: Callable[[Any], None] = lambda what: None
@@ -132,6 +143,17 @@ class RunState:
         assert me is not None
         # does what Event(...) does in half the time: there are three events to each call
         self.events.append(_new(Event, (kind, me.rank_number, self.steps, self.clock.now, call, text, me.name)))
+
+    def note_failure(self) -> None:
+        """Record that a rank has failed."""
+        self.failed_at = self.clock.now if self.failed_at is None else self.failed_at
+
+    def is_agent_due(self) -> bool:
+        """Return whether the agent ends all ranks before any of them can go on: one has failed, and the others wait."""
+        if self.agent_waits is None or self.failed_at is None:
+            return False
+        alarm = self.clock.next_alarm()
+        return alarm is None or alarm > self.failed_at + self.agent_waits
 
     def note_progress(self, seconds: float, processes: Sequence[int] = ()) -> None:
         """Tell the budget how far the run is, after so many seconds. The ids are those of the ranks' processes."""

@@ -269,7 +269,9 @@ class Scheduler:
                 return successor
             if self._outside and self._let_look_outside():
                 continue
-            if due := self.due_before_alarm():
+            if self._run.is_agent_due():
+                self._run.life.begin_stop(RunEnding.AGENT)
+            elif due := self.due_before_alarm():
                 yield from self.expire(due)
             elif not self._ring_alarms():
                 if self._outside and self._run.running is not None:

@@ -31,6 +31,7 @@ class RunEnding(Enum):
     STUCK = "a rank is blocked outside the simulation"
     INTERRUPTED = "whoever runs the execution was interrupted"
     BROKEN = "the machinery broke"
+    AGENT = "the agent ends all ranks, as one has failed"
 
 
 class RunLifecycle:

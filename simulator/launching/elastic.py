@@ -18,9 +18,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher import api as launcher_api
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.hosts import RankHost, torchrun_variables
 from ddpsim.simulator.launching.launcher import Launcher
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.own_process import torchrun_environment
 
 LAUNCHERS = (launcher_api, launcher_package)
 """The modules in which torch keeps its function `launch_agent`."""
@@ -46,12 +46,21 @@ class ElasticAgent:
             )
         size = int(config.nproc_per_node)
         own = {"ROLE_NAME": config.role, "TORCHELASTIC_RUN_ID": config.run_id or "none"}
-        settings = [{**torchrun_environment(rank, size), **own} for rank in range(size)]
+        settings = [
+            {**torchrun_variables(RankHost(rank, size, max_restarts=config.max_restarts)), **own}
+            for rank in range(size)
+        ]
         start = self._start_functions if callable(entrypoint) else self._start_commands
         sentinels, code_of, returned = start(config, entrypoint, args, settings)
         values = _collect_results(sentinels, returned)
         codes = [code_of(rank) for rank in range(size)]
         failures = {rank: ProcessFailure(rank, os.getpid(), code, "<N/A>") for rank, code in enumerate(codes) if code}
+        if failures and config.max_restarts:
+            print(
+                f"ddpsim: torchrun would start these ranks again, {config.max_restarts} times at most (max_restarts), "
+                "which is simulated by `ddpsim run --max-restarts` only",
+                file=sys.stderr,
+            )
         if failures:
             raise ChildFailedError(str(getattr(entrypoint, "__name__", entrypoint)), failures)
         return values

@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.hosts import TORCHRUN
 from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.program_ranks import Guardian, adopting_orphans, start_launcher
 from ddpsim.simulator.launching.script import Script
@@ -332,9 +333,15 @@ def start_own_ranks(config: ProcessConfig, seconds: float, external_processes: E
     program = config.program
     if not isinstance(program, Script) or not may_start_own_ranks(program):
         return None
+    hosts = config.start.nodes, config.start.launcher
     launch = LauncherRun(config._replace(is_launched=uses_trainer_strategy(program)))
     try:
         if launch.await_ranks(seconds):
+            if hosts != (1, TORCHRUN):
+                raise UsageError(
+                    "the program starts its ranks itself, which is simulated on one host and without a launcher: "
+                    "leave --nnodes and --launcher out"
+                )
             if len(launch.children) == config.world_size or program.counts_ranks:
                 launch.forward_output()
                 return launch

@@ -31,6 +31,7 @@ from torch.distributed import distributed_c10d
 from torch.multiprocessing.spawn import _wrap as _worker_of_spawn
 
 from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.hosts import RankHost, torchrun_variables
 from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.program_ranks import ProcessResources
 from ddpsim.simulator.launching.script import Script
@@ -271,7 +272,7 @@ class Launcher:
 
     def _remove_torchrun_variables(self) -> None:
         """In a rank: remove the variables of torchrun that the program has not set."""
-        for name in own_process.torchrun_environment(0, self.config.world_size).keys() - {"OMP_NUM_THREADS"}:
+        for name in torchrun_variables(RankHost(0, self.config.world_size)).keys() - {"OMP_NUM_THREADS"}:
             if isinstance(_environment_entries().get(os.fsencode(name)), _UnsetVariable):
                 del os.environ[name]
 

@@ -9,12 +9,13 @@ import sys
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from ddpsim.simulator.choices import HASH_SEEDS, RankSeeds
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.hosts import TORCHRUN
 from ddpsim.simulator.runtime.call_sites import begin_program
 
 _USES_DYNAMO = re.compile(
@@ -61,6 +62,11 @@ class Script:
     def arguments(self) -> tuple[str, ...]:
         """The arguments of the program."""
         return self.command[2:] if self.is_module else self.command[1:]
+
+    def with_arguments_before(self, arguments: tuple[str, ...]) -> "Script":
+        """Return the command line with arguments before those of the program."""
+        at = len(self.command) - len(self.arguments)
+        return replace(self, command=(*self.command[:at], *arguments, *self.command[at:]))
 
     @property
     def folder(self) -> str:
@@ -167,12 +173,12 @@ def _read_source(path: str) -> str:
         return file.read()
 
 
-def program_seeds(alike: bool) -> RankSeeds:
-    """Return the hash seeds of a program's ranks. The caller's PYTHONHASHSEED applies to all, as under torchrun."""
+def program_seeds(alike: bool, nodes: int = 1, launcher: str = TORCHRUN, restarts: int = 0) -> RankSeeds:
+    """Return the hash seeds of a program's ranks, and their hosts. The caller's PYTHONHASHSEED applies to all, as under
+    torchrun."""
     own = environment_hash_seed()
-    if own is not None:
-        return RankSeeds(alike, (own,))
-    return RankSeeds(alike, HASH_SEEDS[:1] if alike else HASH_SEEDS)
+    seeds = (HASH_SEEDS[:1] if alike else HASH_SEEDS) if own is None else (own,)
+    return RankSeeds(alike, seeds, nodes, launcher, restarts)
 
 
 def environment_hash_seed() -> int | None:

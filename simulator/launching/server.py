@@ -246,8 +246,8 @@ def _begin_process(files: list[int], changed: dict[str, str]) -> NoReturn:
 
 
 def _become_rank_or_launcher(files: list[int], changed: dict[str, str]) -> None:
-    names = ("process_config", "parcels", "rank_files")
-    configs, parcels, rank_files = [_import_simulator_module(f"rank_processes.{name}") for name in names]
+    names = ("rank_processes.process_config", "rank_processes.parcels", "rank_processes.rank_files", "hosts")
+    configs, parcels, rank_files, hosts = map(_import_simulator_module, names)
     channel = MessageChannel(socket.socket(fileno=files[0]))
     try:
         birth: RankStart = channel.receive()
@@ -265,6 +265,9 @@ def _become_rank_or_launcher(files: list[int], changed: dict[str, str]) -> None:
     for file in (files[1], files[5]):
         os.close(file)
     rank_config = configs.RankConfig(birth.rank, config, channel, arena, rank_files.RankFiles(*files[2:5]))
+    if arguments := hosts.launcher_arguments(config.start.launcher, rank_config.host):
+        config = config._replace(program=config.program.with_arguments_before(arguments))
+        rank_config = rank_config._replace(common=config)
     if len(files) == FILES_OF_A_RANK:
         _import_simulator_module("rank_processes.rank_process").run_rank_process(rank_config)
     line = PacketConnection(socket.socket(fileno=files[6]))

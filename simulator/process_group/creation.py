@@ -25,7 +25,7 @@ from ddpsim.simulator.attribution.phases import FrameReaders
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
-from ddpsim.simulator.diagnosis.rank_errors import OLD_ADDRESS
+from ddpsim.simulator.diagnosis.rank_errors import OF_ATTEMPT, OLD_ADDRESS
 from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup, ReportLockUse
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice, argument_rules_of, has_nccl
 from ddpsim.simulator.process_group.call_hooks import HAS_HOOKS
@@ -268,20 +268,25 @@ class GroupMaker:
         """Find the other members by the store as gloo does, which does not look whether an address is new. With NCCL
         all members look for the first one.
 
-        A member's first group at a place leaves no key here, since no address can be older.
+        A member's first group at a place leaves no key here, since no address can be older, unless ranks are started
+        again: a store that lasts has the addresses of the attempt before.
         """
-        mine, me = group.label, group.rank()
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        mine, me = f"{group.label}, attempt {restarts}" if restarts != "0" else group.label, group.rank()
         kind = "cpu" if "gloo" in distributed_c10d._world.pg_backend_config[group] else "cuda"
         place = _place_of(group.getGroupName(), store) + kind
         self._at_place[rank][place] += 1
-        if self._at_place[rank][place] == 1:
+        is_first = self._at_place[rank][place] == 1
+        if is_first and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
             return
         store.set(f"{kind}/{me}", mine)
         for number, member in enumerate(group.members if kind == "cpu" else group.members[:1]):
-            if number != me and store.compare_set(f"{kind}/{number}", "", "").decode() != mine:
-                raise RuntimeError(
-                    f"{OLD_ADDRESS} rank {member}'s address of an earlier group, expected that of {mine!r}"
-                )
+            if number == me:
+                continue
+            found = store.compare_set(f"{kind}/{number}", "", "").decode()
+            if found != mine and (found or not is_first):  # where there is none, gloo waits for it
+                older = OF_ATTEMPT if restarts != "0" else "of an earlier group"
+                raise RuntimeError(f"{OLD_ADDRESS} rank {member}'s address {older}, expected that of {mine!r}")
 
     def _announce_as_outsider(self, label: str, members: tuple[int, ...]) -> None:
         """Tell the kernel which members a new group has in the view of this rank, itself no member."""

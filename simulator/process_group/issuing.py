@@ -1,6 +1,7 @@
 """Issues communication calls to the kernel: the part that all operations of a group have in common."""
 
 import os
+import socket
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -228,4 +229,4 @@ def gpu_of(tensors: Iterable[Any], world_size: int) -> str | None:
     if index is None or torch.cuda.device_count() < world_size:
         return None
     visible = dict(enumerate(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
-    return f"{os.environ.get('GROUP_RANK', 0)}:{visible.get(index, index)}"
+    return f"{socket.gethostname()}:{visible.get(index, index)}"  # which differs between simulated hosts

@@ -27,9 +27,9 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import DistNetworkError, DistStoreError
 
 from ddpsim.simulator.accesses import AccessMode
+from ddpsim.simulator.hosts import MASTER_PORT
 from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, SimulatedStore
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.isolation.environment import MASTER_PORT
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _FIRST_FREE_PORT = 49_152

@@ -13,6 +13,7 @@ from ddpsim.simulator.ctrl_c import CtrlCGuard
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.hosts import hosts_text
 from ddpsim.simulator.kernel import Kernel, answers, requests
 from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer
 from ddpsim.simulator.kernel.requests import FinishTask, Request
@@ -67,7 +68,11 @@ class RankCoordinator:
         self._presses = 0
         """The number of times that Ctrl-C has been handled."""
         self._inboxes = [RankInbox(child) for child in children]
-        self._desk = DebuggerServer(kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director)
+        nodes = config.start.nodes
+        hosts = hosts_text(config.world_size, nodes) if nodes > 1 else ""
+        self._desk = DebuggerServer(
+            kernel, self._inboxes, clock=self._watchdog.clock, ctrl_c=ctrl_c, director=director, hosts=hosts
+        )
         self._posted = PostedCalls(self._inboxes, move_data)
         self._speculation = Speculation(kernel, is_allowed=config.is_speculative)
         self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}
@@ -138,7 +143,10 @@ class RankCoordinator:
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
         is_stopping = run.life.phase is not RunPhase.RUNNING
-        return messages.TurnToRun(me.number, answer, run.steps, is_stopping, states, known, error, now=run.clock.now)
+        is_ended = run.life.ending is RunEnding.AGENT
+        return messages.TurnToRun(
+            me.number, answer, run.steps, is_stopping, states, known, error, now=run.clock.now, is_terminated=is_ended
+        )
 
     def _move_call_data(self, move: answers.MoveTensors) -> Answer:
         answer = self._kernel.reply(self._posted.move_call_data(move))

@@ -41,8 +41,11 @@ class DebuggerServer:
         clock: Stopwatch,
         ctrl_c: CtrlCGuard,
         director: RunDirector | None,
+        hosts: str = "",
     ) -> None:
-        """`clock` measures the time limits; `director` decides where a run under `ddpsim debug` pauses."""
+        """`clock` measures the time limits; `director` decides where a run under `ddpsim debug` pauses; `hosts` says
+        which rank is on which host."""
+        self._hosts = f"  {hosts}\n" if hosts else ""
         self._kernel = kernel
         self._inboxes = inboxes
         self._clock = clock
@@ -112,7 +115,8 @@ class DebuggerServer:
             stacks |= {other.child.rank: other.child.read_stack().text for other in others}
         view = make_view(self._kernel.run, inbox.child.rank, _user_sites(stacks), stacks)
         try:
-            return DebuggerReply(answer_command(message.topic, message.argument, view))
+            text = answer_command(message.topic, message.argument, view)
+            return DebuggerReply(self._hosts + text if message.topic is DebuggerTopic.RANKS else text)
         except DebuggerCommandError as error:
             return DebuggerReply(problem=str(error))
 

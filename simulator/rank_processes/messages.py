@@ -139,6 +139,8 @@ class TurnToRun(NamedTuple):
     is_speculative: bool = False
     """True if the rank continues without the right to run (baton); its requests are handled once it has that right."""
     now: float = 0.0  # the virtual time
+    is_terminated: bool = False
+    """True if the rank gets SIGTERM now."""
 
 
 class WatchedResult(NamedTuple):

@@ -10,8 +10,10 @@ import logging
 import multiprocessing.process
 import multiprocessing.util
 import os
+import platform
 import random
 import signal
+import socket
 import sys
 import threading
 import warnings
@@ -23,10 +25,12 @@ from typing import Any
 
 import torch
 
+from ddpsim.simulator.hosts import LAUNCHERS, RankHost, common_variables, host_address, host_name
+from ddpsim.simulator.rank_processes.private_disks import mount_disks
 from ddpsim.simulator.rank_processes.process_config import RankConfig
-from ddpsim.simulator.runtime.isolation.environment import MASTER_PORT
 from ddpsim.simulator.runtime.isolation.python_random import START_SEED, seed_of_rank
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _PR_SET_PDEATHSIG = 1
 
@@ -36,7 +40,9 @@ _OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
 
 def make_own_process(rank_config: RankConfig) -> None:
     """Give up the coordinator's resources, set up streams and environment, and end whenever the coordinator ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    at = rank_config.host
+    mount_disks(rank_config.disks)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after the mounts, which may reset it
     if os.getppid() != rank_config.common.coordinator:  # the coordinator has been killed already
         os._exit(1)
     os.setpgid(0, 0)
@@ -54,14 +60,16 @@ def make_own_process(rank_config: RankConfig) -> None:
     faulthandler.enable(sys.stderr)  # reports crashes of native code
     torch.set_num_threads(1)
     gc.enable()
+    if at.nodes > 1:
+        name_host(at)
     if rank_config.common.is_program:
         if not rank_config.common.is_launched:
-            os.environ.update(torchrun_environment(rank_config.rank, rank_config.common.world_size))
+            os.environ.update(LAUNCHERS[rank_config.common.start.launcher](at))
         if not rank_config.common.is_forked_by_program:
             _reset_python_settings()
             _seed_generators(rank_config)
     else:
-        os.environ.update(function_rank_environment(rank_config.rank, rank_config.common.world_size))
+        os.environ.update(common_variables(at))
         _seed_generators(rank_config)
 
 
@@ -109,36 +117,20 @@ def _seed_generators(rank_config: RankConfig) -> None:
         numpy.random.seed(seed)
 
 
-def function_rank_environment(rank: int, world_size: int) -> dict[str, str]:
-    """Return the environment variables of a function's rank, equal to those of ranks that are threads."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": MASTER_PORT,
-    }
-
-
-def torchrun_environment(rank: int, world_size: int) -> dict[str, str]:
-    """Return the environment variables that torchrun sets on one node (torch's local_elastic_agent.py)."""
-    return {
-        **function_rank_environment(rank, world_size),
-        "GROUP_RANK": "0",
-        "ROLE_RANK": str(rank),
-        "ROLE_NAME": "default",
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_WORLD_SIZE": str(world_size),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "ddpsim",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": os.devnull,  # torchrun's own is in a temporary folder; here nobody reads it
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+def name_host(at: RankHost) -> None:
+    """Make Python see the name of the rank's host; native code sees that of the machine."""
+    real, replaced = os.uname(), ReplacedAttributes()
+    names = ["", "0.0.0.0", "::", at.name]
+    addresses = {host_name(number): host_address(number) for number in range(at.nodes)}
+    replaced.set_attribute(os, "uname", lambda: os.uname_result((real.sysname, at.name, *real[2:])))
+    replaced.set_attribute(platform, "_uname_cache", None)
+    replaced.set_attribute(socket, "gethostname", lambda: at.name)
+    replaced.replace_attribute(
+        socket, "getfqdn", lambda original: lambda name="": at.name if name in names else original(name)
+    )
+    replaced.replace_attribute(
+        socket, "gethostbyname", lambda original: lambda host, /: addresses.get(host) or original(host)
+    )
 
 
 def shut_down_process_executors() -> None:

@@ -6,8 +6,11 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
+from ddpsim.simulator.faults import Strike
+from ddpsim.simulator.hosts import RankHost
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.parcels import SharedArena
+from ddpsim.simulator.rank_processes.private_disks import Disks
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
 from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 
@@ -46,6 +49,13 @@ class ProcessConfig(NamedTuple):
     """True if the lines that ranks run are recorded."""
     has_equal_clocks: bool = False
     began: int = 0  # the second from which `datetime.now` counts
+    diary: str = ""
+    """The folder in which each rank keeps a diary of its operations; "" for none."""
+    strikes: tuple[Strike, ...] = ()
+    restarts: int = 0
+    """How often the ranks have been started again so far."""
+    disks: tuple[Disks, ...] = ()
+    """The private disks of each host; () if there are none."""
     debugs_rank: int | None = None
     """The rank whose program a debugger stops at the first line."""
     breakpoints: AllBreakpoints = AllBreakpoints()
@@ -66,3 +76,14 @@ class RankConfig(NamedTuple):
     channel: MessageChannel
     arena: SharedArena
     files: RankFiles
+
+    @property
+    def host(self) -> RankHost:
+        """The place of the rank."""
+        start = self.common.start
+        return RankHost(self.rank, self.common.world_size, start.nodes, self.common.restarts, start.max_restarts)
+
+    @property
+    def disks(self) -> Disks:
+        """The private disks of the rank's host."""
+        return self.common.disks[self.host.number] if self.common.disks else {}

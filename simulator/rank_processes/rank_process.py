@@ -2,6 +2,7 @@
 
 import atexit
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ from ddpsim.simulator.rank_processes.external_effects import is_folder, wait_bef
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons, reject_groups_in_forks
 from ddpsim.simulator.rank_processes.messages import OsExitReport, RankEnded, pickle_value, unpickle_value
 from ddpsim.simulator.rank_processes.own_process import flush_streams, make_own_process, shut_down_process_executors
+from ddpsim.simulator.rank_processes.private_disks import path_outside
 from ddpsim.simulator.rank_processes.process_config import RankConfig
 from ddpsim.simulator.rank_processes.process_session_host import ProcessSessionHost
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel
@@ -35,6 +37,7 @@ from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.runtime.baton import stack_of_thread
 from ddpsim.simulator.runtime.call_sites import current_user_site, site_of_error
 from ddpsim.simulator.runtime.isolation import VirtualTime
+from ddpsim.simulator.runtime.isolation.virtual_time import host_offset
 from ddpsim.simulator.runtime.outcome import RaisedError, describe_error, error_line
 from ddpsim.simulator.runtime.rank_body import RankMain
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
@@ -165,7 +168,9 @@ class _RankProcess:
         if config.gpus is not None:
             self._gpus.install(config.gpus)
         else:
-            GpuRequestProbes(self._gpus, config.world_size, config.announcement.announce_gpus).install_probes()
+            GpuRequestProbes(
+                self._gpus, self._rank_config.host.local_size, config.announcement.announce_gpus
+            ).install_probes()
 
     def stop_communicating(self) -> BaseException | None:
         """End all communication here: nothing waits for the baton (the right to run) any more. Returns the first
@@ -185,6 +190,7 @@ class _RankProcess:
             lambda: (host.running_thread.rank, float(host.send_request(ReadClock()))),
             is_alike=self._rank_config.common.has_equal_clocks,
             start=self._rank_config.common.began,
+            host_offset=host_offset(self._rank_config.host.number),
         )
         self._own_channel.heed_debugger = self._session_host.serve_other_rank
         self._install_signal_handlers()
@@ -192,6 +198,11 @@ class _RankProcess:
         if self._rank_config.common.is_speculative:
             self._rank_config.common.announcement.wait = self._await_turn
         wait_before_external_effects(self._await_turn)
+        config, rank = self._rank_config.common, self._rank_config.rank
+        if config.diary or config.strikes:
+            diary = os.path.join(config.diary, f"{config.restarts}.{rank}") if config.diary else ""
+            operation_watch = importlib.import_module("ddpsim.simulator.rank_processes.operation_watch")  # seldom used
+            operation_watch.OperationWatch(host, rank, diary, config.strikes).install()
         with self._backend.installed(), self._os_exit_replaced():
             replace_store_classes(host)
             time.install()
@@ -249,16 +260,19 @@ class _RankProcess:
                     self._polled_at == self._host.ranks[0].calls_issued
                 )  # this file, or a mark of another rank's
                 if writes or (stat(file).st_mtime > self._began and not is_polled):  # else it was there before the run
-                    self._host.send_request(Noticed(NoticedKind.FILE, (), (file, writes, line)))
+                    self._host.send_request(Noticed(NoticedKind.FILE, (), (self._outside(file), writes, line)))
         elif look and isinstance(look[1], (str, os.PathLike)):
             if not _is_there(look[1]):
                 self._missing.add(look[1])
             elif look[1] in self._missing:
                 self._polled_at = self._host.ranks[0].calls_issued
             elif line and is_folder(look[1], self._began):
-                self._host.send_request(Noticed(NoticedKind.FILE, (), (os.path.abspath(look[1]), False, line)))
+                self._host.send_request(Noticed(NoticedKind.FILE, (), (self._outside(look[1]), False, line)))
         if look:
             self._backend.outside.note_look(*look)
+
+    def _outside(self, file: Any) -> str:
+        return path_outside(self._rank_config.disks, os.path.abspath(file))
 
     def _install_signal_handlers(self) -> None:
         """Install the functions that run when the coordinator sends the rank a signal."""

@@ -6,6 +6,7 @@ for the host of threads here, as with a local kernel. The coordinator switches b
 A `TurnToRun` may carry several answers: calls to deliver, and then the kernel's own answer.
 """
 
+import signal
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +91,8 @@ class RemoteKernel:
         """True if the rank may run without the baton (the right to run)."""
         self._is_interrupted = False
         """True if the rank has to leave its program at the next answer."""
+        self._is_terminated = self._is_told = False
+        """True if the agent ends the rank by SIGTERM, and once it has got it."""
 
     def attach_calls(self, calls: UndeliveredCalls, before_delivery: Callable[[PendingCall], None]) -> None:
         """Set the rank's calls, and the function to call before the tensors of a call are written."""
@@ -182,6 +185,9 @@ class RemoteKernel:
             if self.run.now >= self.timer.due and self._running.is_main and type(answer) is Continue:
                 self.timer.ring()
             self._signals.unblock_signals(self._running.number)
+            if self._is_terminated and not self._is_told:
+                self._is_told = True
+                signal.raise_signal(signal.SIGTERM)
             return UNWIND if self._is_interrupted else answer
         return answer
 
@@ -195,7 +201,7 @@ class RemoteKernel:
 
     def _accept_turn(self, turn: messages.TurnToRun) -> messages.TurnToRun:
         self.run.steps, self.run.now = turn.steps, turn.now
-        self.is_speculative = turn.is_speculative
+        self.is_speculative, self._is_terminated = turn.is_speculative, turn.is_terminated
         if turn.is_stopping:
             self.run.life.begin_stop(RunEnding.FINISHED)
         for number, state in turn.states:

@@ -20,7 +20,7 @@ from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunK
 
 ROOT = Path(__file__).resolve().parents[2]
 HINTS = get_type_hints(RunOptions)
-SAMPLES = {bool: True, int | None: 3, tuple[str, ...]: ("json",), bool | None: True}
+SAMPLES = {bool: True, int: 3, int | None: 3, tuple[str, ...]: ("json",), bool | None: True}
 COMMANDS = typer.main.get_command(app).commands
 OF_CONSOLE = [name for name, option in OPTIONS.items() if option.help]
 

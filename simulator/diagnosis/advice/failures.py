@@ -61,6 +61,11 @@ class FailureCauses:
         "the rank that made the store's server (is_master=True) had ended its program when {who} still used the store",
         "let that rank wait for a key that each other rank sets when it is done with the store",
     )
+    ADDRESSES_OF_ATTEMPT = make_advice(facts.RanksAndParameters)(
+        "torchrun's agent keeps its store between attempts, and {who} took from it an address that a rank left there "
+        "which has ended since; whether this happens depends on which rank comes first (pytorch#135712)",
+        "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun (and here), so that each attempt has a new store",
+    )
     OLD_ADDRESSES = make_advice(facts.RanksAndParameters)(
         "groups leave their addresses in the store when they are destroyed, and {who} read an old one before its owner "
         "had written the new one; in another schedule this may go well",

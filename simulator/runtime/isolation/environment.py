@@ -12,9 +12,7 @@ Changes by `os.putenv` and `os.unsetenv`, which `os.environ` does not see either
 import os
 from typing import Any
 
-MASTER_ADDR = "127.0.0.1"
-MASTER_PORT = "29500"
-"""torchrun's default port. Nothing listens there: the rendezvous of a simulation happens in memory."""
+from ddpsim.simulator.hosts import RankHost, common_variables
 
 
 class RankVariables(dict[Any, Any]):
@@ -50,14 +48,7 @@ class RankEnvironments:
         self.host: dict[Any, Any] = self.text["_data"]
         self.written_by_ranks: dict[Any, None] = {}
         """The variable names that any rank wrote. While there are none, the C environment need not be changed."""
-        self._launched = _encode_variables(
-            RANK="0",
-            LOCAL_RANK="0",
-            WORLD_SIZE=str(world_size),
-            LOCAL_WORLD_SIZE=str(world_size),
-            MASTER_ADDR=MASTER_ADDR,
-            MASTER_PORT=MASTER_PORT,
-        )
+        self._launched = _encode_variables(**common_variables(RankHost(0, world_size)))
         self._base = self.host | self._launched
         self._ranks_own = tuple(_encode_variables(RANK="", LOCAL_RANK=""))
 

@@ -63,6 +63,14 @@ def clock_offset(rank: int) -> float:
     return (-steps if rank % 2 else steps) / 2**20
 
 
+def host_offset(number: int) -> float:
+    """Return by how many seconds the time of day on a host differs from that on host 0, equal in every run.
+
+    Hosts whose clocks are synchronised differ by milliseconds; here it is up to a second, so that it shows.
+    """
+    return 16 * clock_offset(number)
+
+
 class VirtualTime:
     """Replaces the clocks of the `time` module for the threads of ranks, from `install` to `uninstall`."""
 
@@ -75,12 +83,13 @@ class VirtualTime:
         *,
         is_alike: bool = True,
         start: int = EPOCH_SECONDS,
+        host_offset: float = 0.0,
     ) -> None:
         """`now` is a function that returns the running rank and its virtual seconds; `sleep` waits for virtual seconds.
 
         If `waits_really(caller)`, a sleep takes real time and no other rank runs. `is_alike`: ranks have equal clocks.
-        `start` is the second at which `datetime.now` begins."""
-        self._start = start
+        `start` is the second at which `datetime.now` begins; the clock of the rank's host is `host_offset` ahead."""
+        self._start, self._epoch = start + host_offset, EPOCH_SECONDS + host_offset
         self._is_alike = is_alike
         self._waits_really = waits_really
         self._is_rank_thread = is_rank_thread
@@ -105,8 +114,8 @@ class VirtualTime:
             "monotonic_ns": lambda: round(later("monotonic_ns") * NANOSECONDS),
             "perf_counter": lambda: later("perf_counter"),
             "perf_counter_ns": lambda: round(later("perf_counter_ns") * NANOSECONDS),
-            "time": lambda: EPOCH_SECONDS + later("time"),
-            "time_ns": lambda: EPOCH_SECONDS * NANOSECONDS + round(later("time_ns") * NANOSECONDS),
+            "time": lambda: self._epoch + later("time"),
+            "time_ns": lambda: round(self._epoch * NANOSECONDS) + round(later("time_ns") * NANOSECONDS),
         }
         for name, clock in virtual.items():
             self._replaced.replace_attribute(time, name, partial(self._clock_for_ranks, clock))

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from ddpsim.simulator.runtime.isolation.environment import MASTER_ADDR, MASTER_PORT
+from ddpsim.simulator.hosts import LOOPBACK, MASTER_PORT
 
 early = os.environ
 
@@ -32,7 +32,7 @@ def test_what_a_launcher_sets(interleave):
         return [os.environ[name] for name in names]
 
     assert interleave(program, 3) == [
-        [str(rank), str(rank), "3", "3", MASTER_ADDR, MASTER_PORT, "host"] for rank in range(3)
+        [str(rank), str(rank), "3", "3", LOOPBACK, MASTER_PORT, "host"] for rank in range(3)
     ]
     assert os.environ["RANK"] == "a launcher's"
 

@@ -1,0 +1,161 @@
+"""`ddpsim crash`: which points are tried, and how what comes of them is judged. Diaries are written by hand."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from ddpsim import Result, Schedule, UsageError
+from ddpsim.scenarios.cli.commands import main
+from ddpsim.scenarios.running.run_as import fault_text, parse_fault
+from ddpsim.simulator.crashing import Attempts, CrashCode, Entry, crash, judge, points_of
+from ddpsim.simulator.faults import How, Strike
+from ddpsim.simulator.trace import Trace
+from tests.kit.rows import rows
+
+PASSES = Result(1, (), (0,), {}, Schedule(), trace=Trace(()))
+
+
+def diary(*lines):
+    """A rank's diary: "KIND WHAT..." each, one step of the run after the other; a step counts as an optimizer step."""
+    made, entries = 0, []
+    for number, line in enumerate(lines):
+        kind, *what = line.split()
+        made += kind == "step"
+        entries.append(Entry(kind, what, number, made, "train.py:1"))
+    return entries
+
+
+WHOLE = [diary("batch a", "call", "step p1", "write /f/ckpt", "batch b", "call", "step p2", "loss loss:0.5")]
+SAVED = diary("batch a", "call", "step p1", "write /f/ckpt")
+RESUMED = diary("read /f/ckpt", "batch b", "call", "step p2", "loss loss:0.5")
+
+
+def judged(first, *second, whole=WHOLE, result=PASSES):
+    return [code for code, _ in judge(Attempts(result, first, second), whole)]
+
+
+def test_a_resumed_run_with_the_same_end_is_good():
+    assert judged([SAVED], RESUMED) == []
+
+
+@rows(
+    ("second", "code"),
+    [
+        (diary("read /f/ckpt", "batch a", "call", "step p2", "loss loss:0.5"), CrashCode.OTHER_SAMPLES),
+        (diary("read /f/ckpt", "batch b", "call", "step q2", "loss loss:0.5"), CrashCode.OTHER_RESULT),
+        (diary("read /f/ckpt", "batch b", "call", "step p2", "loss loss:0.7"), CrashCode.OTHER_RESULT),
+    ],
+)
+def test_another_end_is_told(second, code):
+    assert judged([SAVED], second) == [code]
+
+
+def test_a_half_written_checkpoint_that_is_read():
+    torn = [diary("batch a", "call", "step p1", "write /f/ckpt", "call", "strike /f/ckpt")]
+    assert judged(torn, RESUMED) == [CrashCode.HALF_CHECKPOINT]
+    anew = diary("batch a", "call", "step p1", "write /f/ckpt", "read /f/ckpt", "batch b", "call", "step p2")
+    assert judged(torn, anew) == []  # written anew before it is read
+
+
+def test_a_complete_checkpoint_that_is_written_over():
+    steps = ("step p1", "write /f/ckpt", "step p2", "write /f/ckpt", "strike /f/ckpt")
+    assert judged([diary(*steps)], diary("step p2")) == [CrashCode.LOST_CHECKPOINT]
+    two = ("step p1", "write /f/a", "step p2", "write /f/b", "step p3", "write /f/a", "strike /f/a")
+    assert judged([diary(*two)], diary("step p2")) == []  # the other one is newer
+    moved = ("step p1", "write /f/tmp", "rename /f/tmp /f/ckpt", "step p2", "write /f/tmp", "strike /f/tmp")
+    assert judged([diary(*moved)], diary("step p2")) == []
+
+
+def test_ranks_that_resume_from_other_steps():
+    first = [diary("step p1", "write /f/1", "step p2", "write /f/2"), []]
+    second = (diary("read /f/1"), diary("read /f/2"))
+    assert judged(first, *second, whole=[[], []]) == [CrashCode.OTHER_CHECKPOINTS]
+    assert judged(first, second[1], second[1], whole=[[], []]) == []
+
+
+def test_what_differs_without_harm_is_no_finding():
+    metrics = [diary("write /f/log", "step p1", "write /f/ckpt", "step p2", "write /f/log"), []]
+    second = (diary("read /f/log", "read /f/ckpt"), diary("read /f/ckpt"))
+    assert judged(metrics, *second, whole=[[], []]) == []  # a file of one rank is no checkpoint of all
+    checked = diary("read /f/ckpt", "batch v", "batch b", "call", "step p2", "loss loss:0.5,12ms")
+    assert judged([SAVED], checked) == []  # a batch to evaluate, and another time
+
+
+def test_points_between_which_no_file_changes_are_one():
+    possible, points = points_of([diary("call", "call", "write /f/ckpt", "rename /f/ckpt /f/last", "call")])
+    kills = [each.strikes[0].before_operation for each in points if each.strikes[0].how is How.KILL]
+    assert kills == [0, 3, 4]  # before the writing, before the renaming, after it
+    tears = [each for each in points if each.strikes[0].how is How.TEAR]
+    assert [each.text for each in tears] == ["rank 0 is killed while it writes ckpt (train.py:1)"]
+    assert [each.strikes[0].before_operation for each in points if each.strikes[0].how is How.FULL] == [2]
+    assert possible == 5 + 5 + 1 + 1 + 3
+
+
+def test_a_strike_on_the_console():
+    strike = Strike(1, 7, How.TEAR)
+    assert fault_text(strike) == "strike:rank=1,before_operation=7,how=tear"
+    assert parse_fault(fault_text(strike)) == strike
+    with pytest.raises(UsageError, match="how=kill, tear, term, raise or full"):
+        parse_fault("strike:rank=1,before_operation=7,how=melt")
+
+
+TRAINING = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(len(sys.argv) > 2 and os.getpid())
+data = TensorDataset(torch.randn(8, 4), torch.randn(8, 1))
+sampler = DistributedSampler(data)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+begin = 0
+if os.path.exists("last.pt"):
+    state = torch.load("last.pt")
+    model.module.load_state_dict(state["model"])
+    begin = state["epoch"]
+for epoch in range(begin, 2):
+    sampler.set_epoch(epoch)
+    for x, y in DataLoader(data, batch_size=4, sampler=sampler):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        name = "last.pt" if "in_place" in sys.argv else "last.tmp"
+        torch.save({"model": model.module.state_dict(), "epoch": epoch + 1}, name)
+        if name != "last.pt":
+            os.replace(name, "last.pt")
+    dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.tier("ci")
+def test_a_checkpoint_that_is_written_in_place(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAINING)
+    assert main(["crash", "--world-size", "2", "--seconds", "300", "train.py"]) == 0
+    assert "GOOD  after each of them" in capsys.readouterr().out
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["train.py"]
+    assert main(["crash", "--world-size", "2", "--seconds", "300", "train.py", "in_place"]) == 1
+    said = capsys.readouterr().out
+    assert "BAD  crash.half_checkpoint" in said
+    words = re.search(r"replay  TORCH\S+ ddpsim (replay .*)", said)[1].split()
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    assert main(words) == 1
+    assert "attempt 2, the last" in capsys.readouterr().out
+    os.remove("last.pt")
+    sweep = crash(["train.py", "in_place"], 2, seconds=300)
+    assert {bad.code for bad in sweep.bad} == {CrashCode.HALF_CHECKPOINT, CrashCode.LOST_CHECKPOINT}
+    assert sweep.tried == sweep.differing < sweep.possible
+    assert re.search(r"the disk is full as rank 0 writes last.pt at train.py:\d+", sweep.bad[0].point.text)
+
+
+@pytest.mark.tier("ci")
+def test_a_program_that_does_not_repeat_itself(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAINING)
+    assert main(["crash", "--world-size", "2", "train.py", "in_place", "unseeded"]) == 3
+    assert "two undisturbed runs differ in the batches of rank 0" in capsys.readouterr().out
