@@ -352,7 +352,12 @@ def _run_ranks_as_threads(
         director.open_debugger = session_host.open_debugger
         host.prompt_server.reader = director.read
     backend = SimulatedBackend(
-        host, checks_replicas=plan.check is not None, poisons=bool(plan.poison), semantics=plan.semantics
+        host,
+        checks_replicas=plan.check is not None,
+        poisons=bool(plan.poison),
+        semantics=plan.semantics,
+        recording=plan.recording,
+        ranks=range(world_size),
     )
     shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
     _run_with_patches(execution, backend, shared, PdbReplacement(session_host), is_alike=plan.has_equal_clocks)

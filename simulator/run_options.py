@@ -16,6 +16,7 @@ from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.policies.named import join_names
 
 if TYPE_CHECKING:
+    from ddpsim.simulator.comparing.records import Recording
     from ddpsim.simulator.verdict import Finding
 
 REPLICAS, REPLICAS_IF_ANY = CHECKS = ("replicas", "replicas-if-any")
@@ -140,6 +141,8 @@ class RunPlan(RunOptions):
     """The seeds with which ranks start; None for a function whose ranks have equal seeds."""
     follows_paths: bool = False
     """True if the lines that ranks run are recorded, to find where their paths part (`diagnosis/partings.py`)."""
+    recording: Recording | None = None
+    """What ranks record of their training, to compare it with another run; None to record nothing."""
 
     @property
     def has_equal_clocks(self) -> bool:

@@ -15,7 +15,7 @@ __path__[:] = dict.fromkeys([os.path.dirname(os.path.realpath(os.path.join(__pat
 
 if typing.TYPE_CHECKING:
     from ddpsim.simulator.agreeing import agree
-    from ddpsim.simulator.api import explore, replay, simulate, simulate_program
+    from ddpsim.simulator.api import compare, explore, replay, simulate, simulate_program
     from ddpsim.simulator.budget import Budget
     from ddpsim.simulator.calls import Call, Site
     from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Schedule
@@ -42,7 +42,7 @@ if typing.TYPE_CHECKING:
 
 _PUBLIC_NAMES = {
     "agreeing": ("agree",),
-    "api": ("explore", "replay", "simulate", "simulate_program"),
+    "api": ("compare", "explore", "replay", "simulate", "simulate_program"),
     "budget": ("Budget",),
     "calls": ("Call", "Site"),
     "choices": ("ChoiceKind", "ChoicePoint", "Policy", "Schedule"),
@@ -102,6 +102,7 @@ __all__ = [
     "VerdictError",
     "Waiting",
     "agree",
+    "compare",
     "explore",
     "replay",
     "shrink",
