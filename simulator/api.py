@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, identity_in_words, program_identity
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
@@ -247,15 +248,15 @@ def compare(
 
     Raises UsageError as `simulate` does.
     """
-    from ddpsim.simulator.comparing.comparison import EPSILONS, Answer
+    from ddpsim.simulator.comparing.comparison import ROUNDINGS, Answer
     from ddpsim.simulator.comparing.judgement import Comparison, judge_records
     from ddpsim.simulator.comparing.records import Recording, read_steps
 
     if not isinstance(steps, int) or steps < 1:
         raise UsageError(f"steps is {steps!r}, expected a whole number from 1: correct it")
-    runnable, plan = _make_plan(program, world_size, {"check": None, **options}, budget)
+    runnable, plan = _make_plan(program, world_size, {**options, "check": None}, budget)
     reference, size, what = _reference_of(runnable, world_size, against)
-    _, own_plan = _make_plan(reference, size, {"check": None, **options}, budget)
+    _, own_plan = _make_plan(reference, size, {**options, "check": None}, budget)
     name, hidden = f"{plan.identity}", io.StringIO()
     with TemporaryDirectory(prefix="ddpsim-compare-") as folder:
         folders = [Path(folder, each) for each in ("ranks", "reference", "twin")]
@@ -263,13 +264,19 @@ def compare(
             each.mkdir()
         ranks, own, twin = (Recording(str(each), steps) for each in folders)
         first = run_once(
-            runnable, world_size, replace(plan, recording=ranks), policy=_policy_by_name(named.DEFAULT, 0), budget=budget
+            runnable,
+            world_size,
+            replace(plan, recording=ranks),
+            policy=_policy_by_name(named.DEFAULT, 0),
+            budget=budget,
         )
         if first.verdict is not Verdict.PASS:
             line = f"the run on {world_size} ranks did not pass: {first.findings[0].summary}"
             return Comparison(Answer.UNKNOWN, line, identity_in_words(name), what)
         entries = [e for rank in range(first.world_size) for s in read_steps(folders[0], rank) for e in s.entries]
-        moved_by = max([EPSILONS["float64"], *(EPSILONS.get(each.dtype, 0.0) for each in entries)])
+        calls = [event.call for event in first.trace if event.call is not None]
+        sent = max((ROUNDINGS.get(str(call.signature.dtype), 0.0) for call in calls), default=0.0)
+        moved_by = max([sent, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
         freezes = any(each.name.startswith("BatchNorm") for each in entries)
         del entries
         own = own._replace(batches_of=ranks.folder, freezes_batch_norm=freezes)
@@ -280,7 +287,13 @@ def compare(
             if ran.verdict is not Verdict.PASS:
                 line = f"the reference on {what} did not pass: {ran.findings[0].summary}"
                 return Comparison(Answer.UNKNOWN, line, identity_in_words(name), what)
-        found = judge_records(tuple(folders), (first.world_size, ran.world_size), _calls_by_step(first.trace))
+        found = judge_records(
+            folders,
+            (first.world_size, ran.world_size),
+            _calls_by_step(first.trace),
+            rounding=sent,
+            has_hook=any(call.origin.by_hook for call in calls),
+        )
     return replace(found, program=identity_in_words(name), against=what)
 
 
@@ -293,7 +306,11 @@ def _reference_of(program: Any, world_size: int, against: Any) -> tuple[Any, int
     words = shlex.split(against) if isinstance(against, str) else list(against)
     if not isinstance(program, Script):
         raise UsageError(f"against is {against!r}, arguments, but only a program takes some: give a number of ranks")
-    return replace(program, command=(*program.command, *words)), world_size, f"{shlex.join(words)} on {world_size} ranks"
+    return (
+        replace(program, command=(*program.command, *words)),
+        world_size,
+        f"{shlex.join(words)} on {world_size} ranks",
+    )
 
 
 def _calls_by_step(trace: Trace) -> dict[int, list[str]]:
@@ -305,6 +322,8 @@ def _calls_by_step(trace: Trace) -> dict[int, list[str]]:
             step += 1
         elif event.rank == 0 and event.kind is EventKind.ISSUE and event.call is not None:
             call = event.call
+            if call.operation in ("new_group", "barrier") or call.origin.phase not in (Phase.USER, Phase.BUCKET):
+                continue
             reduction = f" {call.signature.reduction}" if call.signature.reduction else ""
             by = "" if call.origin.is_of_program else f" ({str(call.origin).partition(' of step')[0]})"
             found.setdefault(step, Counter())[f"{call.operation}{reduction} at {call.site}{by}"] += 1

@@ -115,6 +115,7 @@ class RunOptions:
         None,
         f"Compare model replicas across ranks: {REPLICAS} (unknown without any), {REPLICAS_IF_ANY} or {NOTHING}.",
         REPLICAS_IF_ANY,
+        not_of=("compare",),
         choices=CHECKS,
         has_none=True,
     )

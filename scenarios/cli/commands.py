@@ -15,6 +15,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.bench import bench
+from ddpsim.scenarios.cli.compare import compare
 from ddpsim.scenarios.cli.debug import debug
 from ddpsim.scenarios.cli.diagnose import diagnose
 from ddpsim.scenarios.cli.doctor import doctor
@@ -33,7 +34,7 @@ from ddpsim.simulator.ctrl_c import sigterm_as_ctrl_c
 from ddpsim.simulator.errors import ReplayDivergedError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.imports import torch_too_old_message
 
-_OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink)}
+_OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, compare, replay, debug, shrink)}
 """The commands that accept a training program and its arguments, by command name."""
 
 app = typer.Typer(
@@ -116,6 +117,7 @@ app.command(epilog="Example: ddpsim run uneven-inputs --engine both --world-size
 app.command(epilog="Example: ddpsim replay send-send s1:0:e2f90957 --step")(replay)
 app.command(epilog="Example: ddpsim debug uneven-inputs-without-join --finding")(debug)
 app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --keep-going")(explore)
+app.command(epilog="Example: ddpsim compare --world-size 8 train.py --epochs 1")(compare)
 app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuzz)
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)

@@ -35,7 +35,9 @@ class BatchRecords:
         self._host = host
         self._times: Counter[tuple[int, str, Site]] = Counter()
         self._keys: WeakKeyDictionary[Any, _Key] = WeakKeyDictionary()
-        self._given: WeakKeyDictionary[Any, tuple[int, Sequence[Sequence[bytes]], tuple[int, int]]] = WeakKeyDictionary()
+        self._given: WeakKeyDictionary[Any, tuple[int, Sequence[Sequence[bytes]], tuple[int, int]]] = (
+            WeakKeyDictionary()
+        )
         self._replayed = _read_batches(Path(recording.batches_of)) if recording.batches_of else None
         folder = Path(recording.folder)
         self._writers = {rank: RecordWriter(folder / f"{rank}.batches") for rank in ranks}

@@ -15,9 +15,10 @@ import numpy as np
 from ddpsim.simulator.comparing.alignment import Alignment, Place, whole_tensor
 from ddpsim.simulator.comparing.records import Array, Entry, Kind, RecordedStep
 
-_EQUAL = 16.0
+_EQUAL = 8.0
 _DIFFERENT = 50.0
-EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+ROUNDINGS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The largest relative error of one rounding, by type."""
 TOLD = (Kind.GRADIENT, Kind.RATE, Kind.PARAMETER, Kind.STATE)
 """The kinds whose differences decide. The others only show where a difference begins: a program may scale a loss, or
 hold partial sums in a module."""
@@ -60,8 +61,15 @@ class StepComparison(NamedTuple):
         """Whether the step is the same: what its gradients, parameters and optimizer state say."""
         answers = [row.answer for row in self.rows if row.kind in TOLD]
         if Answer.DIFFERENT in answers:
-            return Answer.DIFFERENT if self.has_same_samples and not self.draws else Answer.UNKNOWN
+            is_known = self.has_same_samples and not self.draws and not self.has_other_rate
+            return Answer.DIFFERENT if is_known else Answer.UNKNOWN
         return Answer.UNKNOWN if Answer.UNKNOWN in answers or not answers else Answer.SAME
+
+    @property
+    def has_other_rate(self) -> bool:
+        """True if gradients are the same, and the learning rate is not: many programs scale it by the world size."""
+        apart = [row.kind for row in self.rows if row.kind in TOLD and row.answer is Answer.DIFFERENT]
+        return apart[:1] == [Kind.RATE]
 
 
 class StepSides(NamedTuple):
@@ -75,10 +83,10 @@ class StepSides(NamedTuple):
 class StepComparer:
     """Compares the steps of two trainings, one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, rounding: float) -> None:
+        """`rounding` is that of the coarsest type that the ranks send."""
         self.alignment = Alignment()
-        self.epsilon = EPSILONS["float64"]
-        """The relative rounding of the coarsest type that was recorded."""
+        self.rounding = rounding
         self._weak: dict[str, Array] = {}
         """By parameter, the elements whose gradient was lost in rounding in some step: optimizers such as Adam step by
         its sign."""
@@ -87,7 +95,7 @@ class StepComparer:
         """Compare the next step."""
         self.alignment.add_starts(sides.ranks, sides.reference)
         entries = [each for steps in sides for step in steps for each in step.entries]
-        self.epsilon = max([self.epsilon, *(EPSILONS.get(each.dtype, 0.0) for each in entries)])
+        self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
         samples = [_samples_of(step) for step in sides.ranks]
         expected = [_samples_of(step) for step in sides.reference]
         rows = [*self._outputs(sides), *self._losses(sides)]
@@ -109,6 +117,8 @@ class StepComparer:
         reference, twin = _forwards_of(sides.reference[0]), _forwards_of(sides.twin[0])
         ranks = [_forwards_of(step) for step in sides.ranks]
         for number, (samples, outputs) in enumerate(reference):
+            if not samples:
+                continue
             rows_of = {sample: row for row, sample in enumerate(samples)}
             for key, whole in outputs.items():
                 for rank, forwards in enumerate(ranks):
@@ -132,7 +142,9 @@ class StepComparer:
         for one, moved, values in zip(reference, twin, zip(*ranks, strict=True), strict=True):
             means = [np.mean(values), np.sum(values)]
             near = min(means, key=lambda value: abs(value - one))
-            yield self._row(Kind.LOSS, "loss", 0, np.array(near), np.array(one), abs(one - moved))
+            row = self._row(Kind.LOSS, "loss", 0, np.array(near), np.array(one), abs(one - moved))
+            is_same = row.answer is Answer.SAME or not one
+            yield row if is_same else row._replace(factor=float(means[0] / one))
 
     def _numbers(self, sides: StepSides, kind: Kind) -> Iterator[Row]:
         reference, twin = (steps[0].of_kind(kind) for steps in sides[1:])
@@ -195,7 +207,7 @@ class StepComparer:
 
     def _row(self, kind: Kind, name: str, rank: int, value: Array, one: Array, noise: float) -> Row:
         size = _size(one)
-        tolerance = _EQUAL * (noise + self.epsilon * size)
+        tolerance = _EQUAL * (noise + self.rounding * size)
         apart = _size(value - one)
         relative = apart / size if size else float(apart > 0)
         row = Row(kind, name, rank, Answer.SAME, relative, tolerance / size if size else 0.0)
@@ -212,7 +224,8 @@ def constant_factor(value: Array, one: Array, tolerance: float) -> float | None:
     if not square or not np.isfinite(square) or one.size < 2 or tolerance > 0.25 * square**0.5:
         return None
     factor = float(np.vdot(value, one)) / square
-    return factor if _size(value - factor * one) <= max(1.0, abs(factor)) * tolerance else None
+    is_apart = abs(factor - 1) * square**0.5 > 2 * tolerance
+    return factor if is_apart and _size(value - factor * one) <= abs(factor) * tolerance else None
 
 
 def _size(values: Array) -> float:
@@ -220,22 +233,27 @@ def _size(values: Array) -> float:
 
 
 def _samples_of(step: RecordedStep) -> set[tuple[str, bytes]]:
-    return {(each.name, sample) for each in step.of_kind(Kind.SAMPLES) for sample in each.value}
+    return {(each.name, sample) for each in step.of_kind(Kind.SAMPLES) for sample in each.value or ()}
 
 
 _Forward = tuple[Sequence[bytes], Mapping[tuple[str, int], Array]]
 
 
 def _forwards_of(step: RecordedStep) -> list[_Forward]:
-    """Return each forward of a model in a step: its samples, and its outputs by module and how often it had run."""
+    """Return each forward of a model in a step: its samples, and its outputs by module and how often it had run.
+
+    A model that follows another has the samples of that one.
+    """
     forwards: list[_Forward] = []
+    samples: Sequence[bytes] = ()
     outputs: dict[tuple[str, int], Array] = {}
     for each in step.entries:
         if each.kind is Kind.OUTPUT:
             key = next((each.name, n) for n in range(len(outputs) + 1) if (each.name, n) not in outputs)
             outputs[key] = _array_of(each)
         elif each.kind is Kind.SAMPLES:
-            forwards.append((each.value, outputs))
+            samples = samples if each.value is None else each.value
+            forwards.append((samples, outputs))
             outputs = {}
     return forwards
 

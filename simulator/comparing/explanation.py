@@ -1,7 +1,7 @@
 """Words for the first tensor that differs: which one, on which ranks, by which factor, and what that says of the
 reductions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +60,11 @@ def describe_difference(
         what = row.name if row.kind in (Kind.NORM, Kind.RATE) else f"{row.kind.value} of {row.name}"
         what = f"the norm at {row.name}" if row.kind is Kind.NORM else what
         where = f" on {rank_list(ranks)}" if len(ranks) < size else ""
-    by = f"is x {_factor_text(factor, size)}" if factor is not None else f"differs by {100 * row.difference:.2g} %"
+    gradients = [each for each in step.rows if each.kind is Kind.GRADIENT and each.answer is Answer.DIFFERENT]
+    if row.kind is Kind.LOSS and not all(_is_near(each.factor, factor, 0.01) for each in gradients):
+        factor = None
+    near = max(_CLOSE, row.tolerance)
+    by = f"differs by {100 * row.difference:.3g} %" if factor is None else f"is x {_factor_text(factor, size, near)}"
     line = f"step {number}: {what}{where} {by}"
     cause, advice = _cause(row, rows, factor, sides, alignment, calls)
     return Difference(row, line, cause, advice, _what_follows(step, row))
@@ -76,11 +80,14 @@ def _cause(
 ) -> tuple[str, str]:
     size = len(sides.ranks)
     if row.kind is Kind.OUTPUT:
-        return "the samples are the same, and what came before it is", f"look at the forward of {row.name}"
+        return "its samples are the same, and so are the outputs before it", ""
+    if row.kind is Kind.LOSS and factor is not None:
+        return "so are all gradients: the outputs are the same, and the loss is scaled by the number of ranks", ""
     if row.kind is Kind.LOSS:
-        return "the outputs are the same: ranks weigh their samples in another way", (
-            "divide sums over all ranks by the count over all ranks, if the counts of ranks differ"
-        )
+        return (
+            "the outputs are the same, and the ranks' losses do not add up to that of all samples, "
+            "as where each divides by its own count"
+        ), "divide by the mean of the ranks' counts"
     if row.kind is Kind.NORM:
         values = [step.of_kind(Kind.NORM)[0].value for step in sides.ranks if step.of_kind(Kind.NORM)]
         one = sides.reference[0].of_kind(Kind.NORM)[0].value
@@ -95,25 +102,42 @@ def _cause(
         if own:
             return own
         if factor is not None:
-            return _cause_of_factor(factor, size, rows, step_has_clip=bool(sides.ranks[0].of_kind(Kind.UNCLIPPED)))
-        return "no constant factor", "look for a term that is missing in it, or there for some samples only"
-    return "the gradients of the step are the same", f"look at the optimizer of {row.name}"
+            near = max(_CLOSE, row.tolerance)
+            has_clip = bool(sides.ranks[0].of_kind(Kind.UNCLIPPED))
+            sums = any(each.startswith(("all_reduce", "reduce")) for each in calls)
+            return _cause_of_factor(factor, size if sums else 0, rows, near=near, step_has_clip=has_clip)
+        return _cause_of_factors_by_rank(rows), ""
+    return "the gradients of the step are the same", ""
 
 
-def _cause_of_factor(factor: float, size: int, rows: Sequence[Row], *, step_has_clip: bool) -> tuple[str, str]:
+def _cause_of_factor(
+    factor: float, size: int, rows: Sequence[Row], *, near: float, step_has_clip: bool
+) -> tuple[str, str]:
     names = {row.name for row in rows}
-    if _is_near(factor, 0.0):
-        return "it is zero", "look for what detaches or overwrites it"
-    if _is_near(factor, size):
-        return f"summed over {size} ranks, and not averaged", "divide by the number of ranks, once"
-    if _is_near(factor * size, 1.0):
-        return f"divided by {size} once more than it is summed", "leave out one of the divisions, or of the averages"
-    if _is_near(factor * size * size, 1.0):
-        return f"divided by {size} twice more than it is summed", "leave out the divisions"
+    if not factor:
+        return "all of it is zero", ""
+    if _is_near(factor, size, near * size):
+        return f"as a sum over the {size} ranks that is not averaged", "divide by the number of ranks, once"
+    if _is_near(factor * size, 1.0, near):
+        return f"as an average over the {size} ranks that is divided again", "leave out one of the divisions"
+    if _is_near(factor * size * size, 1.0, near):
+        return f"as an average over the {size} ranks that is divided twice more", "leave out these divisions"
     if len(names) > 1 and all(_is_near(row.factor, factor) for row in rows):
         what = "gradients were clipped, or scaled, by another number than on one rank"
-        return (what, "compare the norms, and what losses are divided by") if step_has_clip or factor < 1 else (what, "")
-    return "a constant factor", "look for a reduction over a group of that size that is missing, or there twice"
+        return what, "compare the norms by which ranks clip" if step_has_clip or factor < 1 else ""
+    return "", ""
+
+
+def _cause_of_factors_by_rank(rows: Sequence[Row]) -> str:
+    """Return the cause if each rank has multiplied all its gradients by a number of its own; else ""."""
+    by_rank: dict[int, list[float | None]] = {}
+    for row in rows:
+        by_rank.setdefault(row.rank, []).append(row.factor)
+    if any(len(own) < 2 or not all(_is_near(each, own[0]) for each in own) for own in by_rank.values()):
+        return ""
+    numbers = [f"{own[0]:.3g} on rank {rank}" for rank, own in by_rank.items()]
+    what = "on each rank all gradients are multiplied by one number, as by a clip to the rank's own norm"
+    return f"{what}: {join_names(numbers, 4)}"
 
 
 def _own_gradients(row: Row, sides: StepSides, alignment: Alignment) -> tuple[str, str] | None:
@@ -134,18 +158,22 @@ def _own_gradients(row: Row, sides: StepSides, alignment: Alignment) -> tuple[st
         clusters.setdefault(next(near, value.tobytes()), []).append(rank)
     if len(clusters) < 2:
         return None
+    if any(np.linalg.norm(values[ranks[0]] - one) <= bound for ranks in clusters.values()):
+        return None  # some ranks are right
     total = np.sum([values[ranks[0]] for ranks in clusters.values()], axis=0)
     for what, combined in (("mean", total / len(clusters)), ("sum", total)):
         if np.linalg.norm(combined - one) <= bound:
             if len(clusters) == len(values):
+                before = "clip" if row.kind is Kind.UNCLIPPED else "step"
                 return f"each rank has its own, and their {what} is that of one rank", (
-                    f"reduce it over {rank_list(values)} before the step"
+                    f"reduce it over {rank_list(values)} before the {before}; if ranks average parameters later, as in "
+                    "local SGD, it is another algorithm"
                 )
             groups = " and of ".join(rank_list(ranks) for ranks in clusters.values())
             return f"it is that of {groups}, and the {what} of these is that of one rank", (
                 f"reduce it over {rank_list(values)}, not within these groups"
             )
-    return f"the ranks have {len(clusters)} different ones", f"reduce it over {rank_list(values)} before the step"
+    return None
 
 
 def _what_follows(step: StepComparison, first: Row) -> str:
@@ -168,9 +196,11 @@ def _plural(kind: Kind) -> str:
     return special.get(kind, f"{kind.value}s")
 
 
-def _factor_text(factor: float, size: int) -> str:
-    known: Callable[[float], bool] = lambda value: _is_near(factor, value)  # noqa: E731
-    if known(0.0):
+def _factor_text(factor: float, size: int, near: float) -> str:
+    def known(value: float) -> bool:
+        return _is_near(factor, value, near * value)
+
+    if not factor:
         return "0"
     for number in dict.fromkeys((size, 2, 3, 4, 8, size * size)):
         if known(number):

@@ -1,16 +1,16 @@
 """Whether two recorded trainings are the same, and the first tensor in which they are not: a value with its text."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ddpsim.simulator.comparing.comparison import Answer, Row, StepComparer, StepComparison, StepSides
 from ddpsim.simulator.comparing.explanation import describe_difference
-from ddpsim.simulator.comparing.records import Kind, RecordedStep, read_steps
+from ddpsim.simulator.comparing.records import UNNAMED, Kind, RecordedStep, read_steps
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
 
 _MOST_ROWS = 40
@@ -83,22 +83,28 @@ def _row_as_json(row: Row) -> dict[str, Any]:
 
 
 def judge_records(
-    folders: tuple[Path, Path, Path], sizes: tuple[int, int], calls: Mapping[int, Sequence[str]]
+    folders: Sequence[Path],
+    sizes: tuple[int, int],
+    calls: Mapping[int, Sequence[str]],
+    *,
+    rounding: float,
+    has_hook: bool = False,
 ) -> Comparison:
     """Compare what the ranks, the reference and its twin recorded, step by step, until the first difference.
 
-    `calls` are the calls that the program made in each step.
+    `calls` are the calls that the program made in each step, and `rounding` that of the coarsest type they sent.
+    `has_hook`: gradients went through a communication hook of DDP, which may change them.
     """
     counts = sizes[0], sizes[1], sizes[1]
     runs = [_steps_of_run(folder, count) for folder, count in zip(folders, counts, strict=True)]
-    comparer, notes, number = StepComparer(), dict.fromkeys(()), 0
+    comparer, notes, number = StepComparer(rounding), dict[str, None](), 0
     compared: StepComparison | None = None
     ends = None
     for number, found in enumerate(zip_longest(*runs)):
         if any(steps is None or None in steps for steps in found):
             ends = _unequal_ends(number, found, sizes)
             break
-        sides = StepSides(*found)
+        sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in found))
         if not all(step.is_whole for steps in sides for step in steps):
             break
         notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
@@ -108,7 +114,11 @@ def judge_records(
         if (unlike := _unlike_twin(number, sides)) is not None:
             return Comparison(Answer.UNKNOWN, unlike, notes=tuple(notes), step=number, rows=compared.rows)
         if compared.answer is not Answer.SAME:
-            return _different_step(number, compared, sides, comparer, calls.get(number, ()), tuple(notes))
+            found_step = _different_step(number, compared, sides, comparer, calls.get(number, ()), tuple(notes))
+            if found_step.answer is Answer.DIFFERENT and has_hook and found_step.first and not found_step.first.factor:
+                line = f"{found_step.line}; gradients went through a communication hook, which may change them"
+                return replace(found_step, answer=Answer.UNKNOWN, line=line, lines=())
+            return found_step
     else:
         number += compared is not None
     if compared is None:
@@ -119,6 +129,10 @@ def judge_records(
         lines = [f"{count_with_noun(number, 'step')} are the same, but " + ends] if ends else []
         return Comparison(
             Answer.UNKNOWN, "; ".join([*lines, *_missing_lines(missing)]), notes=tuple(notes), rows=compared.rows
+        )
+    if UNNAMED in notes:
+        return Comparison(
+            Answer.UNKNOWN, "not all that is trained was compared", notes=tuple(notes), rows=compared.rows
         )
     total = number + sum(1 for _ in runs[0])
     of = f" of {total}, the others were not recorded" if total > number else ""
@@ -164,7 +178,8 @@ def _other_start(comparer: StepComparer, sides: StepSides) -> str | None:
         if (0, name) in places and None not in (*map(_shape, values), *map(_shape, starts)):
             is_replica = _shape(starts[0]) == _shape(starts[1]) and np.any(values[0] != 0)
             if is_replica and np.array_equal(values[0], values[1]):  # type: ignore[arg-type]
-                return f"step 0: {name} starts on rank {rank} with other values than on rank 0, and one gradient moves both"
+                apart = f"{name} starts on rank {rank} with other values than on rank 0"
+                return f"step 0: {apart}, and one gradient moves both"
     return None
 
 
@@ -202,13 +217,21 @@ def _different_step(
     if not compared.rows:
         line = "no parameter was recorded"
     elif has_differences and not compared.has_same_samples:
-        counts = [len({s for step in steps for each in step.of_kind(Kind.SAMPLES) for s in each.value}) for steps in sides]
+        counts = [
+            len({s for x in steps for each in x.of_kind(Kind.SAMPLES) for s in each.value or ()}) for steps in sides
+        ]
         line = f"the reference saw other samples: {counts[1]} for {counts[0]}; give its arguments by --against"
+    elif compared.has_other_rate:
+        rate = next(row for row in compared.rows if row.kind is Kind.RATE and row.answer is Answer.DIFFERENT)
+        line = f"the learning rate of {rate.name} is x {1 + rate.difference:.4g}, and all gradients are the same: "
+        line += "if the program reads it from the world size, give the reference its own by --against"
     elif has_differences and compared.draws:
         line = f"the training draws random numbers before {compared.draws}, which one rank draws otherwise"
     else:
         vague = [row for row in compared.rows if row.answer is Answer.UNKNOWN]
-        line = f"{vague[0].kind.value} of {vague[0].name} differs by little more than rounding" if vague else (
-            "; ".join(_missing_lines(comparer.alignment.missing)) or "nothing was compared"
+        line = (
+            f"{vague[0].kind.value} of {vague[0].name} differs by little more than rounding"
+            if vague
+            else ("; ".join(_missing_lines(comparer.alignment.missing)) or "nothing was compared")
         )
     return Comparison(Answer.UNKNOWN, before + line, notes=notes, step=number, rows=compared.rows)

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import Module, SyncBatchNorm, functional, utils
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ddpsim.simulator.comparing.records import Entry, Kind, Part, Recording, RecordWriter
+from ddpsim.simulator.comparing.records import UNNAMED, Entry, Kind, Part, Recording, RecordWriter
+from ddpsim.simulator.replicas.replica_tensors import parameter_ids_of
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
@@ -92,7 +93,7 @@ class TrainingRecorder:
             self._note(mine, "BatchNorm without synchronisation uses its running statistics")
         if any(root() is module for root in mine.roots.values()):
             mine.random, mine.given = torch.get_rng_state(), arguments
-            if self._recording.moved_by:
+            if self._recording.moved_by and not any(each.requires_grad for each in _tensors_in(arguments)):
                 return tuple(_moved(each, f"input {i}", self._recording.moved_by) for i, each in enumerate(arguments))
         return None
 
@@ -109,8 +110,9 @@ class TrainingRecorder:
             mine.writer.write(_tensor_entry(Kind.OUTPUT, known[1], tensor))
         prefix = next((prefix for prefix, root in mine.roots.items() if root() is module), None)
         if prefix is not None:
-            mine.writer.write(Entry(Kind.SAMPLES, prefix, _digests([*_tensors_in((mine.given, options))])))
-            mine.given = ()
+            inputs, mine.given = [*_tensors_in((mine.given, options))], ()
+            is_inside = any(each.requires_grad for each in inputs)
+            mine.writer.write(Entry(Kind.SAMPLES, prefix, None if is_inside else _digests(inputs)))
 
     def _record_root(self, mine: _RankTraining, module: Module) -> None:
         """Record a model that runs for the first time, with its parameters."""
@@ -196,7 +198,8 @@ class TrainingRecorder:
             return
         mine.is_stepping = False
         if self._recording_rank() is not None:
-            for name, each in mine.named_parameters():
+            own = parameter_ids_of(optimizer)  # a rank may get other parameters from the ranks that step them
+            for name, each in [pair for pair in mine.named_parameters() if id(pair[1]) in own]:
                 mine.writer.write(_tensor_entry(Kind.PARAMETER, name, each))
                 state = optimizer.state.get(each, {}).items()
                 for key, value in [(key, value) for key, value in state if getattr(value, "shape", ()) == each.shape]:
@@ -211,7 +214,7 @@ class TrainingRecorder:
             if each.grad is not None:
                 name = names.get(id(each))
                 if name is None:
-                    self._note(mine, "a parameter of no model that ran in training is stepped")
+                    self._note(mine, UNNAMED)
                 else:
                     mine.writer.write(_tensor_entry(kind, name, each.grad))
 

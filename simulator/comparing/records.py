@@ -16,6 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 MOST_BYTES = 1 << 29
+UNNAMED = "not compared: parameters of no module that ran in training, which an optimizer steps"
 
 
 class Recording(NamedTuple):
@@ -59,7 +60,10 @@ class Part(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One recorded value of a rank."""
+    """One recorded value of a rank.
+
+    The samples of a forward are None if its inputs are what another module computed.
+    """
 
     kind: Kind
     name: str = ""
