@@ -8,7 +8,7 @@ them.
 import functools
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,7 +25,7 @@ from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
 
 _Key = tuple[str, str, int, int]
-"""What is recorded, "batch" or "length", the line, and how often it was reached before."""
+"""For a batch, the line that iterates and how often it had begun to; for a length, what decides it on one rank."""
 
 
 class BatchRecords:
@@ -33,7 +33,7 @@ class BatchRecords:
 
     def __init__(self, host: Host, recording: Recording, ranks: Iterable[int]) -> None:
         self._host = host
-        self._times: Counter[tuple[int, str, Site]] = Counter()
+        self._times: Counter[tuple[int, Site]] = Counter()
         self._keys: WeakKeyDictionary[Any, _Key] = WeakKeyDictionary()
         self._given: WeakKeyDictionary[Any, tuple[int, Sequence[Sequence[bytes]], tuple[int, int]]] = (
             WeakKeyDictionary()
@@ -50,17 +50,17 @@ class BatchRecords:
             (_BaseDataLoaderIter, "__next__", self._wrap_next),
         ]
 
-    def _key(self, what: str) -> _Key:
+    def _batch_key(self) -> _Key:
         rank, site = self._host.running_thread.rank, current_user_site()
-        self._times[rank, what, site] += 1
-        return what, site.path, site.line, self._times[rank, what, site]
+        self._times[rank, site] += 1
+        return "batch", site.path, site.line, self._times[rank, site]
 
     def _wrap_iter(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def begin(loader: Any) -> Any:
             iterator = original(loader)
             if self._host.is_rank_thread():
-                key = self._keys[iterator] = self._key("batch")
+                key = self._keys[iterator] = self._batch_key()
                 if self._replayed is not None and key in self._replayed:
                     self._given[iterator] = 0, _distinct(self._replayed[key]), _share_of(loader)
             return iterator
@@ -70,12 +70,13 @@ class BatchRecords:
     def _wrap_len(self, original: Callable[[Any], int]) -> Callable[[Any], int]:
         @functools.wraps(original)
         def length(loader: Any) -> int:
-            if not self._host.is_rank_thread() or current_user_site().is_foreign:
-                return original(loader)
-            key = self._key("length")
-            if self._replayed is not None and key in self._replayed:
-                return int(self._replayed[key][0][0])
             found = original(loader)
+            if not self._host.is_rank_thread() or not isinstance(loader.dataset, Sized):
+                return found
+            key = "length", str(loader.batch_size), len(loader.dataset), int(loader.drop_last)
+            if self._replayed is not None:
+                known = {value for rank in self._replayed.get(key, ()) for value in rank}
+                return known.pop() if len(known) == 1 else found  # else loaders of one size share it in several ways
             self._writers[self._host.running_thread.rank].write((key, found))
             return found
 

@@ -6,8 +6,9 @@ another order than one rank, which is a few such units; so up to `_EQUAL` units 
 `_DIFFERENT` times as much on they differ. Between both nothing is said, unless the one is the other times a constant.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,16 @@ class Row(NamedTuple):
     """The size up to which a difference may be rounding."""
     factor: float | None = None
     """The number by which the reference's tensor is multiplied, if it is that."""
+
+
+class _Pair(NamedTuple):
+    """A tensor of a rank, that of the reference, and how far the twin moved it."""
+
+    name: str
+    rank: int
+    value: Array
+    one: Array
+    noise: float
 
 
 class StepComparison(NamedTuple):
@@ -96,21 +107,25 @@ class StepComparer:
         self.alignment.add_starts(sides.ranks, sides.reference)
         entries = [each for steps in sides for step in steps for each in step.entries]
         self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
-        samples = [_samples_of(step) for step in sides.ranks]
-        expected = [_samples_of(step) for step in sides.reference]
-        rows = [*self._outputs(sides), *self._losses(sides)]
-        rows += self._of_parameters(sides, Kind.UNCLIPPED)
-        rows += self._numbers(sides, Kind.NORM)
-        rows += self._of_parameters(sides, Kind.GRADIENT)
-        rows += self._numbers(sides, Kind.RATE)
-        rows += self._of_parameters(sides, Kind.PARAMETER)
-        rows += self._states(sides)
+        computed = _computed_inputs(sides)
+        first = next((each.name for step in sides.reference for each in step.of_kind(Kind.PARAMETER)), "")
+        holders = {rank for rank, _, _ in self._places_of(first)}  # the others get the outputs of a stage before them
+        samples = [_samples_of(step, computed) for rank, step in enumerate(sides.ranks) if rank in holders]
+        expected = [_samples_of(step, computed) for step in sides.reference]
+        rows = [*self._rows(Kind.OUTPUT, self._outputs(sides)), *self._losses(sides)]
+        rows += self._rows(Kind.UNCLIPPED, self._of_parameters(sides, Kind.UNCLIPPED))
+        rows += self._rows(Kind.NORM, self._numbers(sides, Kind.NORM))
+        rows += self._rows(Kind.GRADIENT, self._of_parameters(sides, Kind.GRADIENT))
+        rows += self._rows(Kind.RATE, self._numbers(sides, Kind.RATE))
+        rows += self._rows(Kind.PARAMETER, self._of_parameters(sides, Kind.PARAMETER))
+        rows += self._rows(Kind.STATE, self._states(sides))
         draws = next((each.name for each in entries if each.kind is Kind.RANDOM), "")
-        return StepComparison(rows, set().union(*samples) == set().union(*expected), draws)
+        has_same_samples = any(samples) and set().union(*samples) == set().union(*expected)
+        return StepComparison(rows, has_same_samples, draws)
 
     # --- parts of a step ----------------------------------------------------------------------------------------------
 
-    def _outputs(self, sides: StepSides) -> Iterator[Row]:
+    def _outputs(self, sides: StepSides) -> Iterator[_Pair]:
         """Yield the outputs of modules whose rows are those of the samples. One rank is compared with its samples."""
         if len(sides.reference) != 1:
             return
@@ -131,7 +146,7 @@ class StepComparer:
                         continue
                     if value.shape[1:] == whole.shape[1:] and moved.shape == whole.shape:
                         noise = _size(whole - moved)
-                        yield self._row(Kind.OUTPUT, key[0], rank, value, whole[chosen], noise)
+                        yield _Pair(key[0], rank, value, whole[chosen], noise)
 
     def _losses(self, sides: StepSides) -> Iterator[Row]:
         """Yield the losses: the mean over ranks, or their sum, has to be the loss of one rank."""
@@ -142,20 +157,20 @@ class StepComparer:
         for one, moved, values in zip(reference, twin, zip(*ranks, strict=True), strict=True):
             means = [np.mean(values), np.sum(values)]
             near = min(means, key=lambda value: abs(value - one))
-            row = self._row(Kind.LOSS, "loss", 0, np.array(near), np.array(one), abs(one - moved))
+            (row,) = self._rows(Kind.LOSS, [_Pair("loss", 0, np.array(near), np.array(one), abs(one - moved))])
             is_same = row.answer is Answer.SAME or not one
             yield row if is_same else row._replace(factor=float(means[0] / one))
 
-    def _numbers(self, sides: StepSides, kind: Kind) -> Iterator[Row]:
+    def _numbers(self, sides: StepSides, kind: Kind) -> Iterator[_Pair]:
         reference, twin = (steps[0].of_kind(kind) for steps in sides[1:])
         for number, (one, moved) in enumerate(zip(reference, twin, strict=False)):
             for rank, step in enumerate(sides.ranks):
                 if number < len(found := step.of_kind(kind)):
                     noise = abs(one.value - moved.value)
                     values = np.array(found[number].value), np.array(one.value)
-                    yield self._row(kind, one.name, rank, *values, noise)
+                    yield _Pair(one.name, rank, *values, noise)
 
-    def _of_parameters(self, sides: StepSides, kind: Kind) -> Iterator[Row]:
+    def _of_parameters(self, sides: StepSides, kind: Kind) -> Iterator[_Pair]:
         gradients = kind in (Kind.GRADIENT, Kind.UNCLIPPED)
         if gradients and not any(step.of_kind(kind) for steps in sides[:2] for step in steps):
             return
@@ -181,9 +196,9 @@ class StepComparer:
                 if kind is Kind.PARAMETER and name in self._weak:
                     is_weak = place.cut(self._weak[name])
                     value, one = np.where(is_weak, 0, value), np.where(is_weak, 0, one)
-                yield self._row(kind, own, rank, value, one, share)
+                yield _Pair(own, rank, value, one, share)
 
-    def _states(self, sides: StepSides) -> Iterator[Row]:
+    def _states(self, sides: StepSides) -> Iterator[_Pair]:
         names = dict.fromkeys(each.name for step in sides.reference for each in step.of_kind(Kind.STATE))
         for state in names:
             key, _, name = state.partition(" of ")
@@ -193,7 +208,7 @@ class StepComparer:
                 if value is not None and whole is not None and moved is not None:
                     one = place.cut(whole)
                     if value.shape == one.shape:  # another rank may hold the state of a sharded optimizer
-                        yield self._row(Kind.STATE, f"{key} of {own}", rank, value, one, _size(whole - moved))
+                        yield _Pair(f"{key} of {own}", rank, value, one, _size(whole - moved))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -205,17 +220,25 @@ class StepComparer:
             if place.name == name:
                 yield rank, own, place
 
-    def _row(self, kind: Kind, name: str, rank: int, value: Array, one: Array, noise: float) -> Row:
-        size = _size(one)
-        tolerance = _EQUAL * (noise + self.rounding * size)
-        apart = _size(value - one)
-        relative = apart / size if size else float(apart > 0)
-        row = Row(kind, name, rank, Answer.SAME, relative, tolerance / size if size else 0.0)
-        if not apart > tolerance and not np.isnan(apart):
-            return row
-        factor = constant_factor(value, one, tolerance)
-        is_apart = factor is not None or apart > _DIFFERENT * tolerance or (np.isnan(apart) and np.isfinite(size))
-        return row._replace(answer=Answer.DIFFERENT if is_apart else Answer.UNKNOWN, factor=factor)
+    def _rows(self, kind: Kind, pairs: Iterable[_Pair]) -> Iterator[Row]:
+        """Yield the rows of pairs of tensors.
+
+        A small tensor may by luck not move in the twin; so it counts as moved by as much as half of the others are.
+        """
+        found = [(pair, _size(pair.one)) for pair in pairs]
+        usual = median([pair.noise / size for pair, size in found if size] or [0.0])
+        for pair, size in found:
+            tolerance = _EQUAL * (max(pair.noise, usual * size) + self.rounding * size)
+            apart = _size(pair.value - pair.one)
+            relative = apart / size if size else float(apart > 0)
+            row = Row(kind, pair.name, pair.rank, Answer.SAME, relative, tolerance / size if size else 0.0)
+            if apart > tolerance or np.isnan(apart):
+                factor = constant_factor(pair.value, pair.one, tolerance)
+                is_apart = (
+                    factor is not None or apart > _DIFFERENT * tolerance or (np.isnan(apart) and np.isfinite(size))
+                )
+                row = row._replace(answer=Answer.DIFFERENT if is_apart else Answer.UNKNOWN, factor=factor)
+            yield row
 
 
 def constant_factor(value: Array, one: Array, tolerance: float) -> float | None:
@@ -232,8 +255,15 @@ def _size(values: Array) -> float:
     return float(np.linalg.norm(np.ravel(values)))
 
 
-def _samples_of(step: RecordedStep) -> set[tuple[str, bytes]]:
-    return {(each.name, sample) for each in step.of_kind(Kind.SAMPLES) for sample in each.value or ()}
+def _computed_inputs(sides: StepSides) -> set[int]:
+    """Return the numbers of those forwards whose inputs are no samples: rounding moves them."""
+    runs = [[each.value for each in steps[0].of_kind(Kind.SAMPLES)] for steps in sides[1:]]
+    return {number for number, (one, other) in enumerate(zip(*runs, strict=False)) if one != other}
+
+
+def _samples_of(step: RecordedStep, computed: Collection[int]) -> set[tuple[str, bytes]]:
+    given = [each for number, each in enumerate(step.of_kind(Kind.SAMPLES)) if number not in computed]
+    return {(each.name, sample) for each in given for sample in each.value or ()}
 
 
 _Forward = tuple[Sequence[bytes], Mapping[tuple[str, int], Array]]

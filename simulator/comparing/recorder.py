@@ -25,8 +25,10 @@ from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
 
-_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?:\.|$)")
-"""Matches the parts of a name that wrappers add: DDP, torch.compile, FSDP and activation checkpointing."""
+_WRAPPERS = re.compile(
+    r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)(?:\.|$)"
+)
+"""Matches the parts of a name that wrappers add: DDP, torch.compile, FSDP, activation checkpointing and Fabric."""
 _MOST_ELEMENTS = 1 << 22
 """The size of an output up to which it is recorded."""
 
@@ -47,6 +49,8 @@ class _RankTraining:
         self.given: Any = ()
         """The arguments of that forward, as the program gave them."""
         self.noted: set[str] = set()
+        self.moved: set[int] = set()
+        """The ids of parameters that were moved; a model may later be found to be part of another."""
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters of the models that have run, without those of lazy modules that have not."""
@@ -73,6 +77,7 @@ class TrainingRecorder:
             (utils, "clip_grad_norm_", self._wrap_clip),
             (utils.clip_grad, "clip_grad_norm_", self._wrap_clip),
             (functional, "dropout", self._wrap_dropout),
+            (functional, "scaled_dot_product_attention", self._wrap_attention),
         ]
 
     # --- forward ------------------------------------------------------------------------------------------------------
@@ -93,7 +98,7 @@ class TrainingRecorder:
             self._note(mine, "BatchNorm without synchronisation uses its running statistics")
         if any(root() is module for root in mine.roots.values()):
             mine.random, mine.given = torch.get_rng_state(), arguments
-            if self._recording.moved_by and not any(each.requires_grad for each in _tensors_in(arguments)):
+            if self._recording.moved_by and not any(each.grad_fn for each in _tensors_in(arguments)):
                 return tuple(_moved(each, f"input {i}", self._recording.moved_by) for i, each in enumerate(arguments))
         return None
 
@@ -111,7 +116,7 @@ class TrainingRecorder:
         prefix = next((prefix for prefix, root in mine.roots.items() if root() is module), None)
         if prefix is not None:
             inputs, mine.given = [*_tensors_in((mine.given, options))], ()
-            is_inside = any(each.requires_grad for each in inputs)
+            is_inside = any(each.grad_fn is not None for each in inputs)
             mine.writer.write(Entry(Kind.SAMPLES, prefix, None if is_inside else _digests(inputs)))
 
     def _record_root(self, mine: _RankTraining, module: Module) -> None:
@@ -129,7 +134,8 @@ class TrainingRecorder:
         for name, parameter in mine.named_parameters():
             if name.startswith(prefix):
                 mine.writer.write(_tensor_entry(Kind.START, name, parameter))
-                if self._recording.moved_by:
+                if self._recording.moved_by and id(parameter) not in mine.moved:
+                    mine.moved.add(id(parameter))
                     with torch.no_grad():
                         local = getattr(parameter, "_local_tensor", parameter)
                         local.copy_(_moved(local, name, self._recording.moved_by))
@@ -178,6 +184,18 @@ class TrainingRecorder:
             return original(input, p, False, inplace)
 
         return dropout
+
+    def _wrap_attention(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(original)
+        def scaled_dot_product_attention(
+            query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **options: Any
+        ) -> Tensor:
+            if dropout_p and (mine := self._recording_rank()) is not None:
+                self._note(mine, "dropout is off")
+                dropout_p = 0.0
+            return original(query, key, value, attn_mask, dropout_p, **options)
+
+        return scaled_dot_product_attention
 
     def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
         """Record the gradients that an optimizer is about to use; steps inside a step are not recorded."""
