@@ -50,6 +50,11 @@ class BatchRecords:
             (_BaseDataLoaderIter, "__next__", self._wrap_next),
         ]
 
+    def close(self) -> None:
+        """Close the files."""
+        for each in self._writers.values():
+            each.close()
+
     def _batch_key(self) -> _Key:
         rank, site = self._host.running_thread.rank, current_user_site()
         self._times[rank, site] += 1

@@ -80,6 +80,11 @@ class TrainingRecorder:
             (functional, "scaled_dot_product_attention", self._wrap_attention),
         ]
 
+    def close(self) -> None:
+        """Close the files."""
+        for each in self._ranks.values():
+            each.writer.close()
+
     # --- forward ------------------------------------------------------------------------------------------------------
 
     def module_forward_begins(self, module: Module, arguments: Any) -> Any:

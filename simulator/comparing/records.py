@@ -79,6 +79,7 @@ class RecordWriter:
 
     def __init__(self, file: Path) -> None:
         self._file = open(file, "wb", buffering=0)  # noqa: SIM115 - the rank's process ends with os._exit
+        self.close = self._file.close
         self._left = MOST_BYTES
         self.has_room = True
 

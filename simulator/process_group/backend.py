@@ -176,6 +176,8 @@ class SimulatedBackend:
                 ]
                 for each in hooks:
                     stack.callback(each.remove)
+                stack.callback(self._recorder.close)
+                stack.callback(self._batches.close)
                 replacements += [*self._recorder.replacements(), *self._batches.replacements()]
             stack.callback(watch_optimizer_steps(self._host, listeners).remove)
             replaced = ReplacedAttributes()
