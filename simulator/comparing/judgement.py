@@ -153,7 +153,7 @@ def _steps_of_run(folder: Path, size: int) -> Iterator[tuple[RecordedStep | None
 def _unequal_ends(number: int, found: Sequence[Any], sizes: tuple[int, int]) -> str:
     if found[0] is not None and None in found[0]:
         done = rank_list(rank for rank, step in enumerate(found[0]) if step is None)
-        return f"{done} made only {count_with_noun(number, 'step')}, and other ranks more"
+        return f"{done} made {count_with_noun(number, 'step')}, and other ranks more"
     who = [count_with_noun(size, "rank") for size in sizes]
     less, more = (who[0], who[1]) if found[0] is None else (who[1], who[0])
     return f"{less} made {count_with_noun(number, 'step')}, and {more} more"
