@@ -184,10 +184,15 @@ class StepComparer:
             noise = np.abs(whole - moved) if moved is not None and moved.shape == whole.shape else np.zeros_like(whole)
             if kind is Kind.GRADIENT:
                 level = 4 * _EQUAL * _size(noise) / max(noise.size, 1) ** 0.5
-                self._weak[name] = self._weak.get(name, np.zeros(whole.shape, bool)) | (np.abs(whole) <= level)
-            for rank, own, place in self._places_of(name):
+                is_weak = (np.abs(whole) <= level) & (np.abs(whole) + noise > 0)
+                self._weak[name] = self._weak.get(name, np.zeros(whole.shape, bool)) | is_weak
+            places = list(self._places_of(name))
+            is_anywhere = any((Kind.GRADIENT, own) in sides.ranks[rank].by_name for rank, own, _ in places)
+            for rank, own, place in places:
                 step = sides.ranks[rank]
                 value, one = step.array(kind, own), place.cut(whole)
+                if is_anywhere and (Kind.GRADIENT, own) not in step.by_name:
+                    continue  # another rank steps it, as an optimizer does that is sharded by hand
                 if value is None and gradients:
                     value = np.zeros_like(one)
                 if value is None or value.shape != one.shape:

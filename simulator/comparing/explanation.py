@@ -11,6 +11,7 @@ from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepCompari
 from ddpsim.simulator.comparing.records import Array, Kind
 from ddpsim.simulator.wording import count_with_noun, join_names, rank_list
 
+OWN = "each rank has its own"
 _CLOSE = 1e-3
 """How near a factor is to the number that it is named after."""
 
@@ -38,8 +39,8 @@ def first_row(step: StepComparison) -> Row:
     if decisive.kind is not Kind.GRADIENT:
         return decisive
     outputs = [row for row in step.rows if row.kind is Kind.OUTPUT]
-    last_equal = max((i for i, row in enumerate(outputs) if row.answer is Answer.SAME), default=-1)
-    later = [row for row in outputs[last_equal + 1 :] if row.answer is Answer.DIFFERENT]
+    last_equal = {row.rank: i for i, row in enumerate(outputs) if row.answer is Answer.SAME}
+    later = [row for i, row in enumerate(outputs) if row in apart and i > last_equal.get(row.rank, -1)]
     before = [row for row in apart if row.kind in (Kind.LOSS, Kind.UNCLIPPED)]
     norms = [row for row in apart if row.kind is Kind.NORM]
     return next(iter([*later, *before, *norms]), decisive)
@@ -165,7 +166,7 @@ def _own_gradients(row: Row, sides: StepSides, alignment: Alignment) -> tuple[st
         if np.linalg.norm(combined - one) <= bound:
             if len(clusters) == len(values):
                 before = "clip" if row.kind is Kind.UNCLIPPED else "step"
-                return f"each rank has its own, and their {what} is that of one rank", (
+                return f"{OWN}, and their {what} is that of one rank", (
                     f"reduce it over {rank_list(values)} before the {before}; if ranks average parameters later, as in "
                     "local SGD, it is another algorithm"
                 )

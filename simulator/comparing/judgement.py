@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparer, StepComparison, StepSides
-from ddpsim.simulator.comparing.explanation import describe_difference
+from ddpsim.simulator.comparing.explanation import OWN, describe_difference
 from ddpsim.simulator.comparing.records import UNNAMED, Kind, RecordedStep, read_steps
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
 
@@ -100,6 +100,7 @@ def judge_records(
     comparer, notes, number = StepComparer(rounding), dict[str, None](), 0
     compared: StepComparison | None = None
     ends = None
+    own_steps: Comparison | None = None
     for number, found in enumerate(zip_longest(*runs)):
         if any(steps is None or None in steps for steps in found):
             ends = _unequal_ends(number, found, sizes)
@@ -109,6 +110,13 @@ def judge_records(
             break
         notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
         compared = comparer.compare_step(sides)
+        if own_steps is not None:
+            if any(row.kind is Kind.OUTPUT and row.answer is not Answer.SAME for row in compared.rows):
+                return own_steps
+            line = (
+                f"{own_steps.line} on each rank, and the outputs of step {number} are the same: parameters are averaged"
+            )
+            return replace(own_steps, answer=Answer.UNKNOWN, line=line, lines=())
         if (other := _other_start(comparer, sides)) is not None:
             return Comparison(Answer.DIFFERENT, other, notes=tuple(notes), step=number, rows=compared.rows)
         if (unlike := _unlike_twin(number, sides)) is not None:
@@ -118,9 +126,14 @@ def judge_records(
             if found_step.answer is Answer.DIFFERENT and has_hook and found_step.first and not found_step.first.factor:
                 line = f"{found_step.line}; gradients went through a communication hook, which may change them"
                 return replace(found_step, answer=Answer.UNKNOWN, line=line, lines=())
+            if any(OWN in each.text for each in found_step.lines):
+                own_steps = found_step  # the next step shows whether ranks average parameters instead
+                continue
             return found_step
     else:
         number += compared is not None
+    if own_steps is not None:
+        return own_steps
     if compared is None:
         line = "no optimizer of torch stepped a model that ran in training, so there is nothing to compare"
         return Comparison(Answer.UNKNOWN, ends or line, notes=tuple(notes))

@@ -49,6 +49,7 @@ BUGS = [
     ("split", "shards divided", "gradient of first_weight is x 1/4", AGAIN),
     ("split", "local norm", "gradient of first_weight differs", "as by a clip to the rank's own norm"),
     ("local_steps", "", "gradient of 0.weight differs", OWN),
+    ("owned", "not sent", "output of 0 on ranks 0, 2, 3 differs", OUTPUTS),
 ]
 OF_DAY = ("averaged twice", "over pairs", "bias on each rank")
 CORRECT = [name for name in dict.fromkeys(row[0] for row in BUGS) if name != "local_steps"]
@@ -62,7 +63,7 @@ def compare(name, bug="", world_size=4, **options):
 def check_bug(name, bug, line, cause, **options):
     found = compare(name, bug, **options)
     assert found.answer is Answer.DIFFERENT, found
-    assert found.line.startswith(f"step 0: {line}")
+    assert found.line.startswith(f"step {int(name == 'owned')}: {line}")
     causes = [each.text for each in found.lines if each.label == "cause"]
     assert (cause in causes[0]) if cause else not causes
 
@@ -105,6 +106,11 @@ def test_what_is_switched_off_is_said():
             "own_samples",
             "",
             "at step 0 the reference saw other samples: 4 for 16; if ranks draw their own, one rank cannot",
+        ),
+        (
+            "averaged_parameters",
+            "",
+            "step 0: gradient of 0.weight differs by 226 % on each rank, and the outputs of step 1 are the same: ...",
         ),
         (
             "wrapped",

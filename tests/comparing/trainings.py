@@ -328,6 +328,36 @@ def local_steps(rank, bug=""):
                 parameter.data /= dist.get_world_size()
 
 
+def averaged_parameters(rank, bug=""):
+    """Parameters averaged after each step: the same as averaged gradients."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for features, labels in loader():
+        optimizer.zero_grad()
+        F.cross_entropy(model(features), labels).backward()
+        optimizer.step()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.data)
+            parameter.data /= dist.get_world_size()
+
+
+def owned(rank, bug=""):
+    """Each rank steps its own parameters, and sends them to the others."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for features, labels in loader():
+        optimizer.zero_grad()
+        F.cross_entropy(model(features), labels).backward()
+        size = dist.get_world_size()
+        for number, parameter in enumerate(model.parameters()):
+            dist.reduce(parameter.grad, number % size)
+            parameter.grad = parameter.grad / size if number % size == rank else None
+        optimizer.step()
+        for number, parameter in enumerate(model.parameters()):
+            if not (bug and number == 1):
+                dist.broadcast(parameter.data, number % size)
+
+
 def sharded(rank, bug=""):
     """FSDP2."""
     from torch.distributed.device_mesh import init_device_mesh
