@@ -40,7 +40,7 @@ class BatchRecords:
         )
         self._replayed = _read_batches(Path(recording.batches_of)) if recording.batches_of else None
         folder = Path(recording.folder)
-        self._writers = {rank: RecordWriter(folder / f"{rank}.batches") for rank in ranks}
+        self.writers = {rank: RecordWriter(folder / f"{rank}.batches") for rank in ranks}
 
     def replacements(self) -> list[Replacement]:
         """Return the replacements of functions of data loaders."""
@@ -49,11 +49,6 @@ class BatchRecords:
             (DataLoader, "__len__", self._wrap_len),
             (_BaseDataLoaderIter, "__next__", self._wrap_next),
         ]
-
-    def close(self) -> None:
-        """Close the files."""
-        for each in self._writers.values():
-            each.close()
 
     def _batch_key(self) -> _Key:
         rank, site = self._host.running_thread.rank, current_user_site()
@@ -82,7 +77,7 @@ class BatchRecords:
             if self._replayed is not None:
                 known = {value for rank in self._replayed.get(key, ()) for value in rank}
                 return known.pop() if len(known) == 1 else found  # else loaders of one size share it in several ways
-            self._writers[self._host.running_thread.rank].write((key, found))
+            self.writers[self._host.running_thread.rank].write((key, found))
             return found
 
         return length
@@ -104,7 +99,7 @@ class BatchRecords:
                 return join_batches([pickle.loads(each) for each in mine])
             batch = original(iterator)
             data = pickle.dumps(join_batches([batch]))
-            self._writers[self._host.running_thread.rank].write((self._keys[iterator], data))
+            self.writers[self._host.running_thread.rank].write((self._keys[iterator], data))
             return batch
 
         return following

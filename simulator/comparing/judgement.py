@@ -14,6 +14,8 @@ from ddpsim.simulator.comparing.records import UNNAMED, Kind, RecordedStep, read
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
 
 _MOST_ROWS = 40
+_LABELS = {Answer.SAME: "same", Answer.DIFFERENT: "first", Answer.UNKNOWN: "why"}
+_MARKS = {Answer.SAME: " ", Answer.DIFFERENT: "x", Answer.UNKNOWN: "?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,44 +44,31 @@ class Comparison:
 
     def __str__(self) -> str:
         head = f"{self.answer.value.upper()}  {self.program}, against {self.against}"
-        label = {Answer.SAME: "same", Answer.DIFFERENT: "first", Answer.UNKNOWN: "why"}[self.answer]
-        lines = [LabelledLine(label, self.line), *self.lines, *(LabelledLine("note", each) for each in self.notes)]
-        return "\n".join([head, *map(str, lines), *(self._table() if self.answer is Answer.DIFFERENT else ())])
+        notes = [LabelledLine("note", each) for each in self.notes]
+        lines = [head, *map(str, [LabelledLine(_LABELS[self.answer], self.line), *self.lines, *notes])]
+        return "\n".join([*lines, *(self._table() if self.answer is Answer.DIFFERENT else ())])
 
     def _table(self) -> Iterator[str]:
         """Yield the table of the step: of each tensor the rank on which it differs most."""
-        worst: dict[tuple[Kind, str], Row] = {}
-        for row in self.rows:
-            key = row.kind, row.name
-            if key not in worst or row.difference > worst[key].difference:
-                worst[key] = row
-        width = max((len(row.kind.value) + len(row.name) + 1 for row in worst.values()), default=0)
+        worst: dict[str, Row] = {}
+        for row in sorted(self.rows, key=lambda row: -row.difference):
+            worst.setdefault(f"{row.kind.value} {row.name}", row)
+        names = list(dict.fromkeys(f"{row.kind.value} {row.name}" for row in self.rows))[:_MOST_ROWS]
+        width = max(map(len, names), default=0)
         yield f"\n     {'tensor':<{width}}  rank  difference   rounding"
-        for row in list(worst.values())[:_MOST_ROWS]:
+        for name in names:
+            row = worst[name]
             is_first = self.first is not None and (row.kind, row.name) == (self.first.kind, self.first.name)
-            mark = ">" if is_first else {Answer.SAME: " ", Answer.DIFFERENT: "x", Answer.UNKNOWN: "?"}[row.answer]
-            name = f"{row.kind.value} {row.name}"
+            mark = ">" if is_first else _MARKS[row.answer]
             yield f"   {mark} {name:<{width}}  {row.rank:>4}  {row.difference:>10.1e}  {row.tolerance:>9.1e}"
-        if len(worst) > _MOST_ROWS:
-            yield f"     ... {len(worst) - _MOST_ROWS} more"
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as values for JSON."""
-        return {
-            "answer": self.answer.value,
-            "line": self.line,
-            "program": self.program,
-            "against": self.against,
-            "step": self.step,
-            "first": None if self.first is None else _row_as_json(self.first),
-            **{each.label: each.text for each in self.lines},
-            "notes": list(self.notes),
-            "rows": [_row_as_json(row) for row in self.rows],
-        }
-
-
-def _row_as_json(row: Row) -> dict[str, Any]:
-    return {**row._asdict(), "kind": row.kind.value, "answer": row.answer.value}
+        rows = [{**row._asdict(), "kind": row.kind.value, "answer": row.answer.value} for row in self.rows]
+        first = None if self.first is None else rows[self.rows.index(self.first)]
+        said = {"answer": self.answer.value, "line": self.line, **{each.label: each.text for each in self.lines}}
+        of = {"program": self.program, "against": self.against, "notes": list(self.notes)}
+        return {**said, **of, "step": self.step, "first": first, "rows": rows}
 
 
 def judge_records(
@@ -95,155 +84,120 @@ def judge_records(
     `calls` are the calls that the program made in each step, and `rounding` that of the coarsest type they sent.
     `has_hook`: gradients went through a communication hook of DDP, which may change them.
     """
-    counts = sizes[0], sizes[1], sizes[1]
-    runs = [_steps_of_run(folder, count) for folder, count in zip(folders, counts, strict=True)]
+    runs = [
+        zip_longest(*(read_steps(folder, rank) for rank in range(size)))
+        for folder, size in zip(folders, (*sizes, sizes[1]), strict=True)
+    ]
     comparer, notes, number = StepComparer(rounding), dict[str, None](), 0
-    compared: StepComparison | None = None
-    ends = None
-    own_steps: Comparison | None = None
-    for number, found in enumerate(zip_longest(*runs)):
-        if any(steps is None or None in steps for steps in found):
-            ends = _unequal_ends(number, found, sizes)
+    found = Comparison(
+        Answer.UNKNOWN, "no optimizer of torch stepped a model that ran in training: nothing is compared"
+    )
+    ends = ""
+    for number, steps_of_runs in enumerate(zip_longest(*runs)):
+        if any(steps is None or None in steps for steps in steps_of_runs):
+            ends = _unequal_ends(number, steps_of_runs[0], sizes)
             break
-        sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in found))
+        sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in steps_of_runs))
         if not all(step.is_whole for steps in sides for step in steps):
             break
         notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
         compared = comparer.compare_step(sides)
-        if own_steps is not None:
-            if any(row.kind is Kind.OUTPUT and row.answer is not Answer.SAME for row in compared.rows):
-                return own_steps
-            line = (
-                f"{own_steps.line} on each rank, and the outputs of step {number} are the same: parameters are averaged"
-            )
-            return replace(own_steps, answer=Answer.UNKNOWN, line=line, lines=())
-        if (other := _other_start(comparer, sides)) is not None:
-            return Comparison(Answer.DIFFERENT, other, notes=tuple(notes), step=number, rows=compared.rows)
-        if (unlike := _unlike_twin(number, sides)) is not None:
-            return Comparison(Answer.UNKNOWN, unlike, notes=tuple(notes), step=number, rows=compared.rows)
-        if compared.answer is not Answer.SAME:
-            found_step = _different_step(number, compared, sides, comparer, calls.get(number, ()), tuple(notes))
-            if found_step.answer is Answer.DIFFERENT and has_hook and found_step.first and not found_step.first.factor:
-                line = f"{found_step.line}; gradients went through a communication hook, which may change them"
-                return replace(found_step, answer=Answer.UNKNOWN, line=line, lines=())
-            if any(OWN in each.text for each in found_step.lines):
-                own_steps = found_step  # the next step shows whether ranks average parameters instead
-                continue
-            return found_step
+        if found.answer is Answer.DIFFERENT:  # the step before, in which each rank had its own gradients
+            outputs = [row.answer for row in compared.rows if row.kind is Kind.OUTPUT]
+            if outputs and all(answer is Answer.SAME for answer in outputs):
+                line = (
+                    f"{found.line} on each rank, and the outputs of step {number} are the same: parameters are averaged"
+                )
+                found = replace(found, answer=Answer.UNKNOWN, line=line, lines=())
+            return found
+        found = _judge_step(number, compared, sides, comparer, calls.get(number, ()))
+        found = replace(found, notes=tuple(notes), step=number, rows=compared.rows)
+        if found.answer is Answer.DIFFERENT and has_hook and found.first and not found.first.factor:
+            line = f"{found.line}; gradients went through a communication hook, which may change them"
+            return replace(found, answer=Answer.UNKNOWN, line=line, lines=())
+        if not found.is_same and not any(OWN in each.text for each in found.lines):
+            return found
     else:
-        number += compared is not None
-    if own_steps is not None:
-        return own_steps
-    if compared is None:
-        line = "no optimizer of torch stepped a model that ran in training, so there is nothing to compare"
-        return Comparison(Answer.UNKNOWN, ends or line, notes=tuple(notes))
-    missing = comparer.alignment.missing
-    if ends or missing:
-        lines = [f"{count_with_noun(number, 'step')} are the same, but " + ends] if ends else []
-        return Comparison(
-            Answer.UNKNOWN, "; ".join([*lines, *_missing_lines(missing)]), notes=tuple(notes), rows=compared.rows
-        )
-    if UNNAMED in notes:
-        return Comparison(
-            Answer.UNKNOWN, "not all that is trained was compared", notes=tuple(notes), rows=compared.rows
-        )
+        number += found.step is not None
+    if not found.is_same:
+        return replace(found, line=ends) if ends and found.step is None else found
+    problems = [f"{_so_many(number)}, but {ends}"] if ends else []
+    problems += [*_missing_lines(comparer.alignment.missing)]
+    problems += ["not all that is trained was compared"] if UNNAMED in notes else []
+    if problems:
+        return replace(found, answer=Answer.UNKNOWN, line="; ".join(problems), step=None)
     total = number + sum(1 for _ in runs[0])
     of = f" of {total}, the others were not recorded" if total > number else ""
-    kinds = {kind: len({row.name for row in compared.rows if row.kind is kind}) for kind in Kind}
-    what = [
-        count_with_noun(kinds[kind], text)
-        for kind, text in ((Kind.OUTPUT, "output"), (Kind.GRADIENT, "gradient"), (Kind.PARAMETER, "parameter"))
-        if kinds[kind]
+    counts = [
+        (len({row.name for row in found.rows if row.kind is kind}), kind)
+        for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER)
     ]
-    line = f"{count_with_noun(number, 'step')}{of}, in each {join_names(what)}"
-    return Comparison(Answer.SAME, line, notes=tuple(notes), rows=compared.rows)
+    what = join_names([count_with_noun(count, kind.value) for count, kind in counts if count])
+    return replace(found, line=f"{count_with_noun(number, 'step')}{of}, in each {what}", step=None)
 
 
-def _steps_of_run(folder: Path, size: int) -> Iterator[tuple[RecordedStep | None, ...]]:
-    return zip_longest(*(read_steps(folder, rank) for rank in range(size)))
+def _so_many(number: int) -> str:
+    return f"{count_with_noun(number, 'step')} {'is' if number == 1 else 'are'} the same"
 
 
-def _unequal_ends(number: int, found: Sequence[Any], sizes: tuple[int, int]) -> str:
-    if found[0] is not None and None in found[0]:
-        done = rank_list(rank for rank, step in enumerate(found[0]) if step is None)
-        return f"{done} made {count_with_noun(number, 'step')}, and other ranks more"
-    who = [count_with_noun(size, "rank") for size in sizes]
-    less, more = (who[0], who[1]) if found[0] is None else (who[1], who[0])
-    return f"{less} made {count_with_noun(number, 'step')}, and {more} more"
+def _unequal_ends(number: int, ranks: Any, sizes: tuple[int, int]) -> str:
+    steps = count_with_noun(number, "step")
+    if ranks is not None and None in ranks:
+        return (
+            f"{rank_list(rank for rank, step in enumerate(ranks) if step is None)} made {steps}, and other ranks more"
+        )
+    less, more = (count_with_noun(size, "rank") for size in (sizes if ranks is None else sizes[::-1]))
+    return f"{less} made {steps}, and {more} more"
 
 
 def _missing_lines(missing: Mapping[tuple[int, str], str]) -> Iterator[str]:
-    by_reason: dict[str, dict[str, list[int]]] = {}
-    for (rank, name), reason in missing.items():
-        by_reason.setdefault(reason, {}).setdefault(name, []).append(rank)
-    for reason, names in by_reason.items():
-        ranks = sorted({rank for each in names.values() for rank in each})
-        yield f"not compared on {rank_list(ranks)}: {join_names(list(names), 4)}, which {reason}"
+    for reason in dict.fromkeys(missing.values()):
+        those = [key for key, own in missing.items() if own == reason]
+        names = join_names(list(dict.fromkeys(name for _, name in those)), 4)
+        yield f"not compared on {rank_list({rank for rank, _ in those})}: {names}, which {reason}"
 
 
-def _other_start(comparer: StepComparer, sides: StepSides) -> str | None:
-    """Return a line on replicas that start with other values than rank 0, although their gradients are reduced."""
-    places = comparer.alignment.places
+def _other_start(comparer: StepComparer, sides: StepSides) -> str:
+    """Return a line on a replica that starts with other values than rank 0, although its gradient is reduced; else ""."""
     for rank, name in comparer.alignment.missing:
-        here, there = sides.ranks[rank], sides.ranks[0]
-        values = [step.array(Kind.GRADIENT, name) for step in (here, there)]
-        starts = [step.array(Kind.START, name) for step in (here, there)]
-        if (0, name) in places and None not in (*map(_shape, values), *map(_shape, starts)):
-            is_replica = _shape(starts[0]) == _shape(starts[1]) and np.any(values[0] != 0)
-            if is_replica and np.array_equal(values[0], values[1]):  # type: ignore[arg-type]
-                apart = f"{name} starts on rank {rank} with other values than on rank 0"
-                return f"step 0: {apart}, and one gradient moves both"
-    return None
+        steps, kinds = (sides.ranks[rank], sides.ranks[0]), (Kind.START, Kind.GRADIENT)
+        values = [value for step in steps for kind in kinds if (value := step.array(kind, name)) is not None]
+        if (0, name) in comparer.alignment.places and len(values) == 4 and len({value.shape for value in values}) == 1:
+            if values[1].any() and np.array_equal(values[1], values[3]):
+                what = f"{name} starts on rank {rank} with other values than on rank 0"
+                return f"{what}, and one gradient moves both"
+    return ""
 
 
-def _shape(value: Any) -> Any:
-    return None if value is None else value.shape
-
-
-def _unlike_twin(number: int, sides: StepSides) -> str | None:
-    """Return a line if the reference did not see the same samples twice."""
-    for one, other in zip(sides.reference, sides.twin, strict=True):
-        seen = [[each.value for each in step.of_kind(Kind.SAMPLES)] for step in (one, other)]
-        if seen[0][:1] != seen[1][:1]:
-            return f"the reference is not the same when it runs again: other samples at step {number}"
-    return None
-
-
-def _different_step(
-    number: int,
-    compared: StepComparison,
-    sides: StepSides,
-    comparer: StepComparer,
-    calls: Sequence[str],
-    notes: tuple[str, ...],
+def _judge_step(
+    number: int, compared: StepComparison, sides: StepSides, comparer: StepComparer, calls: Sequence[str]
 ) -> Comparison:
+    """Return the answer for one step."""
+    samples = [[[each.value for each in step.of_kind(Kind.SAMPLES)] for step in steps] for steps in sides]
+    if other := _other_start(comparer, sides):
+        return Comparison(Answer.DIFFERENT, f"step {number}: {other}")
+    if [each[:1] for each in samples[1]] != [each[:1] for each in samples[2]]:
+        line = f"the reference is not the same when it runs again: other samples at step {number}"
+        return Comparison(Answer.UNKNOWN, line)
+    if compared.answer is Answer.SAME:
+        return Comparison(Answer.SAME, "")
     if compared.answer is Answer.DIFFERENT:
-        found = describe_difference(number, compared, sides, comparer.alignment, calls)
-        texts = {"cause": found.cause, "calls": join_names(calls), "do": found.advice, "then": found.follows}
+        row, line, texts = describe_difference(compared, sides, comparer.alignment, calls)
         lines = tuple(LabelledLine(label, text) for label, text in texts.items() if text)
-        return Comparison(
-            Answer.DIFFERENT, found.line, lines=lines, notes=notes, step=number, first=found.row, rows=compared.rows
-        )
-    before = f"{count_with_noun(number, 'step')} {'is' if number == 1 else 'are'} the same, but at step {number} "
-    before = before if number else "at step 0 "
-    if not compared.rows:
-        line = "no parameter was recorded"
-    elif not compared.has_same_samples:
-        counts = [
-            len({s for x in steps for each in x.of_kind(Kind.SAMPLES) for s in each.value or ()}) for steps in sides
-        ]
-        line = f"the reference saw other samples: {counts[1]} for {counts[0]}; if ranks draw their own, one rank cannot"
+        return Comparison(Answer.DIFFERENT, f"step {number}: {line}", lines=lines, first=row)
+    vague = [row for row in compared.rows if row.kind in TOLD and row.answer is not Answer.SAME]
+    if not compared.has_same_samples:
+        seen = [len({s for step in steps for each in step for s in each or ()}) for steps in samples]
+        line = f"the reference saw other samples: {seen[1]} for {seen[0]}; if ranks draw their own, one rank cannot"
     elif compared.has_other_rate:
-        rate = next(row for row in compared.rows if row.kind is Kind.RATE and row.answer is Answer.DIFFERENT)
-        line = f"the learning rate of {rate.name} is x {1 + rate.difference:.4g}, and all gradients are the same: "
-        line += "if the program reads it from the world size, give the reference its own by --against"
+        rate = (
+            f"the learning rate of {vague[0].name} is x {1 + vague[0].difference:.4g}, and all gradients are the same"
+        )
+        line = f"{rate}: if the program reads it from the world size, give the reference its own by --against"
     elif compared.draws:
         line = f"the training draws random numbers before {compared.draws}, which one rank draws otherwise"
+    elif vague:
+        line = f"{vague[0].kind.value} of {vague[0].name} differs by little more than rounding"
     else:
-        vague = [row for row in compared.rows if row.kind in TOLD and row.answer is Answer.UNKNOWN]
-        line = (
-            f"{vague[0].kind.value} of {vague[0].name} differs by little more than rounding"
-            if vague
-            else ("; ".join(_missing_lines(comparer.alignment.missing)) or "nothing was compared")
-        )
-    return Comparison(Answer.UNKNOWN, before + line, notes=notes, step=number, rows=compared.rows)
+        line = "; ".join(_missing_lines(comparer.alignment.missing)) or "nothing was compared"
+    return Comparison(Answer.UNKNOWN, f"{_so_many(number) + ', but ' if number else ''}at step {number} {line}")

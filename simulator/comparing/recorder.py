@@ -18,7 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module, SyncBatchNorm, functional, utils
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ddpsim.simulator.comparing.batches import BatchRecords
 from ddpsim.simulator.comparing.records import UNNAMED, Entry, Kind, Part, Recording, RecordWriter
 from ddpsim.simulator.replicas.replica_tensors import parameter_ids_of
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -70,9 +73,18 @@ class TrainingRecorder:
         folder = Path(recording.folder)
         self._ranks = {rank: _RankTraining(RecordWriter(folder / f"{rank}.records")) for rank in ranks}
 
-    def replacements(self) -> list[Replacement]:
-        """Return the replacements of functions that are recorded, or switched off."""
+        self._batches = BatchRecords(host, recording, self._ranks)
+        self._hooks: list[Any] = []
+
+    def start(self) -> list[Replacement]:
+        """Install the hooks, and return the replacements of functions that are recorded, or switched off."""
+        self._hooks = [
+            register_module_forward_pre_hook(self._module_forward_begins),
+            register_module_forward_hook(self._module_forward_ended, with_kwargs=True),
+            register_optimizer_step_pre_hook(self._optimizer_step_begins),
+        ]
         return [
+            *self._batches.replacements(),
             (Tensor, "backward", self._wrap_backward),
             (utils, "clip_grad_norm_", self._wrap_clip),
             (utils.clip_grad, "clip_grad_norm_", self._wrap_clip),
@@ -81,13 +93,15 @@ class TrainingRecorder:
         ]
 
     def close(self) -> None:
-        """Close the files."""
-        for each in self._ranks.values():
-            each.writer.close()
+        """Remove the hooks, and close the files."""
+        for hook in self._hooks:
+            hook.remove()
+        for each in (*(rank.writer for rank in self._ranks.values()), *self._batches.writers.values()):
+            each.close()
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
-    def module_forward_begins(self, module: Module, arguments: Any) -> Any:
+    def _module_forward_begins(self, module: Module, arguments: Any) -> Any:
         """Record that any module begins its forward: torch's global hook. Returns moved inputs, or None."""
         mine = self._recording_rank()
         if mine is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:
@@ -107,7 +121,7 @@ class TrainingRecorder:
                 return tuple(_moved(each, f"input {i}", self._recording.moved_by) for i, each in enumerate(arguments))
         return None
 
-    def module_forward_ended(self, module: Module, arguments: Any, options: Any, output: Any) -> None:
+    def _module_forward_ended(self, module: Module, arguments: Any, options: Any, output: Any) -> None:
         """Record the output of any module, and for a model the samples: torch's global hook."""
         mine = self._recording_rank()
         if mine is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:
@@ -202,7 +216,7 @@ class TrainingRecorder:
 
         return scaled_dot_product_attention
 
-    def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
+    def _optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
         """Record the gradients that an optimizer is about to use; steps inside a step are not recorded."""
         mine = self._recording_rank()
         if mine is None or not mine.roots or mine.is_stepping:

@@ -50,14 +50,13 @@ import torch.distributed as dist
 from torch import _jit_internal
 from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.modules import module as modules
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator import agreeing
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, reducer_parameter_names
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.comparing.batches import BatchRecords
 from ddpsim.simulator.comparing.recorder import TrainingRecorder
 from ddpsim.simulator.comparing.records import Recording
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OutsideCall
@@ -123,7 +122,6 @@ class SimulatedBackend:
         record their training if there is a `recording`.
         """
         self._recorder = None if recording is None else TrainingRecorder(host, recording, ranks)
-        self._batches = None if recording is None else BatchRecords(host, recording, ranks)
         self._host = host
         self.outside = OutsideWaits(host, are_processes=are_processes)
         self._makes_groups = makes_groups
@@ -167,18 +165,10 @@ class SimulatedBackend:
                 stack.callback(hook.remove)
                 stack.callback(register_optimizer_step_pre_hook(self._replicas.optimizer_step_begins).remove)
                 replacements.append((modules, "_has_any_global_hook", partial(wrap_has_any_global_hook, hook.id)))
-            if self._recorder is not None and self._batches is not None:
+            if self._recorder is not None:
                 listeners.append(self._recorder.optimizer_step_ended)
-                hooks: list[Any] = [
-                    register_module_forward_pre_hook(self._recorder.module_forward_begins),
-                    register_module_forward_hook(self._recorder.module_forward_ended, with_kwargs=True),
-                    register_optimizer_step_pre_hook(self._recorder.optimizer_step_begins),
-                ]
-                for each in hooks:
-                    stack.callback(each.remove)
                 stack.callback(self._recorder.close)
-                stack.callback(self._batches.close)
-                replacements += [*self._recorder.replacements(), *self._batches.replacements()]
+                replacements += self._recorder.start()
             stack.callback(watch_optimizer_steps(self._host, listeners).remove)
             replaced = ReplacedAttributes()
             stack.callback(replaced.restore_attributes)

@@ -14,8 +14,8 @@ from tests.comparing import trainings
 from tests.kit.rows import rows
 
 OWN = "each rank has its own, and their mean is that of one rank"
-AGAIN = "as an average over the 4 ranks that is divided again"
-SUM = "as a sum over the 4 ranks that is not averaged"
+AGAIN = "as of one division by 4, the number of ranks, too many"
+SUM = "as of one division by 4, the number of ranks, too few"
 SCALED = "gradients were clipped, or scaled, by another number than on one rank"
 OUTPUTS = "its samples are the same, and so are the outputs before it"
 COUNTS = "as where each divides by its own count"
@@ -158,7 +158,7 @@ def test_two_models_in_one_step_and_no_step_at_all():
     found = ddpsim.compare(lambda rank: None, 2)
     assert (found.answer, found.line) == (
         Answer.UNKNOWN,
-        "no optimizer of torch stepped a model that ran in training, so there is nothing to compare",
+        "no optimizer of torch stepped a model that ran in training: nothing is compared",
     )
 
 
