@@ -171,7 +171,7 @@ class StepComparer:
                     yield _Pair(one.name, rank, *values, noise)
 
     def _of_parameters(self, sides: StepSides, kind: Kind) -> Iterator[_Pair]:
-        gradients = kind in (Kind.GRADIENT, Kind.UNCLIPPED)
+        gradients = kind is Kind.GRADIENT
         if gradients and not any(step.of_kind(kind) for steps in sides[:2] for step in steps):
             return
         for name in self._names():

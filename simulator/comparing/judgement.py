@@ -158,7 +158,7 @@ def _missing_lines(missing: Mapping[tuple[int, str], str]) -> Iterator[str]:
 
 
 def _other_start(comparer: StepComparer, sides: StepSides) -> str:
-    """Return a line on a replica that starts with other values than rank 0, although its gradient is reduced; else ""."""
+    """Return a line on a replica that starts with other values than rank 0, and whose gradient is reduced; else ""."""
     for rank, name in comparer.alignment.missing:
         steps, kinds = (sides.ranks[rank], sides.ranks[0]), (Kind.START, Kind.GRADIENT)
         values = [value for step in steps for kind in kinds if (value := step.array(kind, name)) is not None]

@@ -135,22 +135,27 @@ def test_a_pipeline_of_two_stages():
     ("bug", "line", "cause"),
     [
         ("", "", ""),
-        ("replicas", "", ""),
-        ("divided again", "gradient of 0.weight is x 1/4", AGAIN),
+        ("divided again", "gradient of 0.weight is x 1/2", "as of one division by 2, the number of ranks, too many"),
         ("zero on a shard", "gradient of 0.weight on rank 1 is x 0", "all of it is zero"),
         ("local norm", "gradient of 0.weight differs", ""),
     ],
 )
 def test_fsdp2(bug, line, cause):
     if line:
-        check_bug("sharded", bug, line, cause, isolation="process")
+        check_bug("sharded", bug, line, cause, world_size=2, isolation="process")
     else:
-        assert compare("sharded", bug, isolation="process").is_same
+        assert compare("sharded", bug, 2, isolation="process").is_same
+
+
+@pytest.mark.tier("nightly")
+def test_hsdp():
+    assert compare("sharded", "replicas", isolation="process").is_same
+    check_bug("sharded", "replicas divided", "gradient of 0.weight is x 1/4", AGAIN, isolation="process")
 
 
 @pytest.mark.tier("ci")
 def test_a_sharded_optimizer():
-    assert compare("zero", isolation="process").is_same
+    assert compare("zero", world_size=2, isolation="process").is_same
 
 
 def test_two_models_in_one_step_and_no_step_at_all():
