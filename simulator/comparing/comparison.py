@@ -64,6 +64,8 @@ class StepComparison(NamedTuple):
     rows: Sequence[Row]
     """In order of time, and of ranks."""
     has_same_samples: bool
+    has_equal_ranks: bool
+    """True if each of several ranks gets the samples of all."""
     draws: str
     """The line before which random numbers were drawn in training; "" if there were none."""
 
@@ -121,7 +123,8 @@ class StepComparer:
         rows += self._rows(Kind.STATE, self._states(sides))
         draws = next((each.name for each in entries if each.kind is Kind.RANDOM), "")
         has_same_samples = any(samples) and set().union(*samples) == set().union(*expected)
-        return StepComparison(rows, has_same_samples, draws)
+        has_equal_ranks = len(samples) > 1 and any(samples) and all(each == samples[0] for each in samples)
+        return StepComparison(rows, has_same_samples, has_equal_ranks, draws)
 
     # --- parts of a step ----------------------------------------------------------------------------------------------
 

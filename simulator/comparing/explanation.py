@@ -78,7 +78,7 @@ def _cause(
         return "so are all gradients: the outputs are the same, and the loss is scaled by the number of ranks", ""
     if row.kind is Kind.LOSS:
         what = "the outputs are the same, and the ranks' losses do not add up to that of all samples"
-        return f"{what}, as where each divides by its own count", "divide by the mean of the ranks' counts"
+        return f"{what}, as where each divides by its own count, or compares its own samples only", ""
     if row.kind is Kind.NORM:
         what = "the gradients before clipping are the same"
         return what, "clip by the norm of the whole gradient, each part counted once"

@@ -102,6 +102,7 @@ def judge_records(
             break
         notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
         compared = comparer.compare_step(sides)
+        notes |= {f"each of {sizes[0]} ranks gets the same samples": None} if compared.has_equal_ranks else {}
         if found.answer is Answer.DIFFERENT:  # the step before, in which each rank had its own gradients
             outputs = [row.answer for row in compared.rows if row.kind is Kind.OUTPUT]
             if outputs and all(answer is Answer.SAME for answer in outputs):

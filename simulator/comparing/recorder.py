@@ -207,12 +207,12 @@ class TrainingRecorder:
     def _wrap_attention(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @functools.wraps(original)
         def scaled_dot_product_attention(
-            query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **options: Any
+            query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *more: Any, **options: Any
         ) -> Tensor:
             if dropout_p and (mine := self._recording_rank()) is not None:
                 self._note(mine, "dropout is off")
                 dropout_p = 0.0
-            return original(query, key, value, attn_mask, dropout_p, **options)
+            return original(query, key, value, attn_mask, dropout_p, *more, **options)
 
         return scaled_dot_product_attention
 

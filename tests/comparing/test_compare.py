@@ -90,7 +90,9 @@ def test_a_correct_training_is_the_same(name):
 def test_a_correct_training_says_what_was_compared():
     found = compare("split")
     assert str(found) == (
-        "THE SAME  split on 4 ranks, against 1 rank\n  same    2 steps, in each 2 outputs, 6 gradients, 6 parameters"
+        "THE SAME  split on 4 ranks, against 1 rank\n"
+        "  same    2 steps, in each 2 outputs, 6 gradients, 6 parameters\n"
+        "  note    each of 4 ranks gets the same samples"
     )
 
 
