@@ -98,7 +98,7 @@ def _cause(
             if _is_near(factor * number, 1.0, near):
                 return f"as of {times} by {size}, the number of ranks, too many", "leave out a division"
     if len({each.name for each in rows}) > 1 and all(_is_near(each.factor, factor) for each in rows):
-        return "gradients were clipped, or scaled, by another number than on one rank", ""
+        return "gradients were clipped, or scaled, by another number than on the reference", ""
     return "", ""
 
 
@@ -140,10 +140,10 @@ def _own_gradients(row: Row, sides: StepSides, alignment: Alignment) -> tuple[st
                 advice += f" before the {'clip' if row.kind is Kind.UNCLIPPED else 'step'}"
                 if what == "mean":
                     advice += "; if ranks average parameters later, as in local SGD, it is another algorithm"
-                return f"{OWN}, and their {what} is that of one rank", advice
+                return f"{OWN}, and their {what} is the reference's", advice
             groups = " and of ".join(map(rank_list, clusters.values()))
             return (
-                f"it is that of {groups}, and the {what} of these is that of one rank",
+                f"it is that of {groups}, and the {what} of these is the reference's",
                 f"{advice}, not within these groups",
             )
     return None

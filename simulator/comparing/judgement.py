@@ -189,14 +189,14 @@ def _judge_step(
     vague = [row for row in compared.rows if row.kind in TOLD and row.answer is not Answer.SAME]
     if not compared.has_same_samples:
         seen = [len({s for step in steps for each in step for s in each or ()}) for steps in samples]
-        line = f"the reference saw other samples: {seen[1]} for {seen[0]}; if ranks draw their own, one rank cannot"
+        line = f"the reference saw other samples: {seen[1]} for {seen[0]}; if ranks draw their own, it cannot"
     elif compared.has_other_rate:
         rate = (
             f"the learning rate of {vague[0].name} is x {1 + vague[0].difference:.4g}, and all gradients are the same"
         )
         line = f"{rate}: if the program reads it from the world size, give the reference its own by --against"
     elif compared.draws:
-        line = f"the training draws random numbers before {compared.draws}, which one rank draws otherwise"
+        line = f"the training draws random numbers before {compared.draws}, which the reference draws otherwise"
     elif vague:
         line = f"{vague[0].kind.value} of {vague[0].name} differs by little more than rounding"
     else:

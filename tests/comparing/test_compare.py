@@ -13,10 +13,10 @@ from ddpsim.simulator.comparing.comparison import Answer
 from tests.comparing import trainings
 from tests.kit.rows import rows
 
-OWN = "each rank has its own, and their mean is that of one rank"
+OWN = "each rank has its own, and their mean is the reference's"
 AGAIN = "as of one division by 4, the number of ranks, too many"
 SUM = "as of one division by 4, the number of ranks, too few"
-SCALED = "gradients were clipped, or scaled, by another number than on one rank"
+SCALED = "gradients were clipped, or scaled, by another number than on the reference"
 OUTPUTS = "its samples are the same, and so are the outputs before it"
 COUNTS = "as where each divides by its own count"
 
@@ -43,7 +43,7 @@ BUGS = [
     ("token_mean", "local count", "the mean of the ranks' losses differs", COUNTS),
     ("head_outside", "not reduced", "gradient of Linear:weight differs", OWN),
     ("by_index", "summed", "gradient of 0.weight is x 4", SUM),
-    ("split", "input not summed", "gradient of before.weight differs", "their sum is that of one rank"),
+    ("split", "input not summed", "gradient of before.weight differs", "their sum is the reference's"),
     ("split", "bias on each rank", "output of Split differs", OUTPUTS),
     ("split", "output not summed", "output of Split differs", OUTPUTS),
     ("split", "shards divided", "gradient of first_weight is x 1/4", AGAIN),
@@ -107,7 +107,7 @@ def test_what_is_switched_off_is_said():
         (
             "own_samples",
             "",
-            "at step 0 the reference saw other samples: 4 for 16; if ranks draw their own, one rank cannot",
+            "at step 0 the reference saw other samples: 4 for 16; if ranks draw their own, it cannot",
         ),
         (
             "averaged_parameters",
@@ -205,7 +205,7 @@ def test_on_the_console(tmp_path, monkeypatch, capsys):
     status, text = run("train.py")
     assert (status, text.splitlines()[1]) == (
         3,
-        "  why     at step 0 the reference saw other samples: 2 for 4; if ranks draw their own, one rank cannot",
+        "  why     at step 0 the reference saw other samples: 2 for 4; if ranks draw their own, it cannot",
     )
     status, text = run("--against", "1", "--json", "train.py", "--summed")
     assert (status, json.loads(text)["answer"]) == (3, "not known")
