@@ -163,10 +163,9 @@ def _other_start(comparer: StepComparer, sides: StepSides) -> str:
     for rank, name in comparer.alignment.missing:
         steps, kinds = (sides.ranks[rank], sides.ranks[0]), (Kind.START, Kind.GRADIENT)
         values = [value for step in steps for kind in kinds if (value := step.array(kind, name)) is not None]
-        if (0, name) in comparer.alignment.places and len(values) == 4 and len({value.shape for value in values}) == 1:
-            if values[1].any() and np.array_equal(values[1], values[3]):
-                what = f"{name} starts on rank {rank} with other values than on rank 0"
-                return f"{what}, and one gradient moves both"
+        is_replica = (0, name) in comparer.alignment.places and len(values) == 4 and values[0].shape == values[2].shape
+        if is_replica and values[1].any() and np.array_equal(values[1], values[3]):
+            return f"{name} starts on rank {rank} with other values than on rank 0, and one gradient moves both"
     return ""
 
 
