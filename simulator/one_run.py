@@ -423,6 +423,8 @@ def _run_ranks_as_threads(
         makes_groups=plan.default_group,
         poisons=bool(plan.poison),
         semantics=plan.semantics,
+        recording=plan.recording,
+        ranks=range(world_size),
     )
     shared = SharedProcessWatch(lambda: host.running_thread.rank if host.is_rank_thread() else None, program)
     _run_with_patches(execution, backend, shared, PdbReplacement(session_host), is_alike=plan.has_equal_clocks)

@@ -63,6 +63,7 @@ def start_process_ranks(
             poisons=bool(plan.poison),
             semantics=plan.semantics,
             follows_paths=plan.follows_paths,
+            recording=plan.recording,
             has_equal_clocks=plan.has_equal_clocks,
             began=int(time()),
             diary=plan.diary,

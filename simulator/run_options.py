@@ -17,6 +17,7 @@ from ddpsim.simulator.hosts import LAUNCHERS, TORCHRUN
 from ddpsim.simulator.policies.named import join_names
 
 if TYPE_CHECKING:
+    from ddpsim.simulator.comparing.records import Recording
     from ddpsim.simulator.verdict import Finding
 
 REPLICAS, REPLICAS_IF_ANY = CHECKS = ("replicas", "replicas-if-any")
@@ -144,6 +145,7 @@ class RunOptions:
         None,
         f"Compare model replicas across ranks: {REPLICAS} (unknown without any), {REPLICAS_IF_ANY} or {NOTHING}.",
         REPLICAS_IF_ANY,
+        not_of=("compare",),
         choices=CHECKS,
         has_none=True,
     )
@@ -174,6 +176,8 @@ class RunPlan(RunOptions):
     """The folder in which ranks that are processes keep diaries of their operations; "" for none."""
     follows_paths: bool = False
     """True if the lines that ranks run are recorded, to find where their paths part (`diagnosis/partings.py`)."""
+    recording: Recording | None = None
+    """What ranks record of their training, to compare it with another run; None to record nothing."""
 
     @property
     def has_equal_clocks(self) -> bool:

@@ -15,6 +15,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.bench import bench
+from ddpsim.scenarios.cli.compare import compare
 from ddpsim.scenarios.cli.crash import crash
 from ddpsim.scenarios.cli.debug import debug
 from ddpsim.scenarios.cli.diagnose import diagnose
@@ -40,7 +41,7 @@ from ddpsim.simulator.ctrl_c import sigterm_as_ctrl_c
 from ddpsim.simulator.errors import ReplayDivergedError, UsageError, is_unexpected_error, make_internal_error
 from ddpsim.simulator.imports import torch_too_old_message
 
-_OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, replay, debug, shrink, crash)}
+_OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, compare, replay, debug, shrink, crash)}
 """The commands that accept a training program and its arguments, by command name."""
 
 app = typer.Typer(
@@ -125,6 +126,7 @@ app.command(epilog="Example: ddpsim replay send-send s1:0:e2f90957 --step")(repl
 app.command(epilog="Example: ddpsim debug uneven-inputs-without-join --finding")(debug)
 app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --keep-going")(explore)
 app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuzz)
+app.command(epilog="Example: ddpsim compare --world-size 8 train.py --epochs 1")(compare)
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
 app.command(epilog="Example: ddpsim crash --nproc-per-node 2 train.py --epochs 1")(crash)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)

@@ -35,9 +35,9 @@ from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 from ddpsim.scenarios.test_suites import rank_session
 from ddpsim.scenarios.test_suites.rank_session import Collection, TestOnRanks, groups_refused, leave_out_xdist
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt
+from ddpsim.simulator.hosts import RankHost, torchrun_variables
 from ddpsim.simulator.launching.script import program_seeds
 from ddpsim.simulator.launching.servers import STANDING, server_keys
-from ddpsim.simulator.rank_processes.own_process import torchrun_environment
 
 NAME = "ddpsim-per-rank"
 """The name under which pytest knows the plugin."""
@@ -58,10 +58,10 @@ class SuiteOnRanks:
         environments = []
         for rank, file in enumerate(self._files):
             suite = {"arguments": list(map(str, config.invocation_params.args)), "gpus": self._gpus, "file": file}
-            own = torchrun_environment(rank, world_size) | {rank_session.VARIABLE: json.dumps(suite)}
+            own = torchrun_variables(RankHost(rank, world_size)) | {rank_session.VARIABLE: json.dumps(suite)}
             environments.append(tuple(own.items()))
         self._program = TestOnRanks(("-m", "pytest"), rank_environments=tuple(environments))
-        for name, value in torchrun_environment(0, world_size).items():
+        for name, value in torchrun_variables(RankHost(0, world_size)).items():
             self._patch.setenv(name, value)
         self._patch.syspath_prepend(os.getcwd())  # as under `torchrun -m pytest`
         rank_session.install_virtual_gpus(self._gpus)

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from _pytest.config import _prepareconfig
 from torch.distributed import distributed_c10d
 
+from ddpsim.simulator.hosts import RankHost, torchrun_variables
 from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.rank_processes.own_process import torchrun_environment
 from ddpsim.simulator.runtime.call_sites import begin_program
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -148,7 +148,7 @@ def leave_out_xdist(config: Any) -> bool:
 
 def _leave_torchrun() -> None:
     """Remove torchrun's environment variables, but the world size, which suites for `--dist each` read."""
-    for name in torchrun_environment(0, 1).keys() - {"WORLD_SIZE", "OMP_NUM_THREADS"}:
+    for name in torchrun_variables(RankHost(0, 1)).keys() - {"WORLD_SIZE", "OMP_NUM_THREADS"}:
         os.environ.pop(name, None)
 
 

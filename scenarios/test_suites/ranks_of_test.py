@@ -35,8 +35,8 @@ from ddpsim.scenarios.test_suites.shared_state import ModuleStates
 from ddpsim.scenarios.test_suites.summary import SuiteRow
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.hosts import RankHost, common_variables
 from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.rank_processes.own_process import function_rank_environment
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 
@@ -148,7 +148,7 @@ class RanksOfTest:
         attempt.is_bound_to_threads |= on == "thread"
         isolation = on or terms.isolation
         attempt.has_threads |= isolation == "thread"
-        environment = {name: os.environ.get(name) for name in function_rank_environment(0, world_size)}
+        environment = {name: os.environ.get(name) for name in common_variables(RankHost(0, world_size))}
 
         @wraps(told_by, assigned=(), updated=())  # as `begin_function` reads it
         def run_rank(rank: int) -> Any:

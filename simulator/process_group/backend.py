@@ -38,7 +38,7 @@ reports evaluations to check="replicas" (replica_check.py).
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -57,6 +57,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ddpsim.simulator import agreeing
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry, reducer_parameter_names
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
+from ddpsim.simulator.comparing.recorder import TrainingRecorder
+from ddpsim.simulator.comparing.records import Recording
 from ddpsim.simulator.diagnosis.deadlock_snapshot import OutsideCall
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
@@ -111,11 +113,15 @@ class SimulatedBackend:
         poisons: bool = False,
         semantics: BackendSemantics = GLOO,
         are_processes: bool = False,
+        recording: Recording | None = None,
+        ranks: Iterable[int] = (),
     ) -> None:
         """`makes_groups`: each rank has its default group before its program starts.
 
-        `poisons`: tensors of unfinished calls get values that show early reads.
+        `poisons`: tensors of unfinished calls get values that show early reads. `ranks`: those of this process, which
+        record their training if there is a `recording`.
         """
+        self._recorder = None if recording is None else TrainingRecorder(host, recording, ranks)
         self._host = host
         self.outside = OutsideWaits(host, are_processes=are_processes)
         self._makes_groups = makes_groups
@@ -159,6 +165,10 @@ class SimulatedBackend:
                 stack.callback(hook.remove)
                 stack.callback(register_optimizer_step_pre_hook(self._replicas.optimizer_step_begins).remove)
                 replacements.append((modules, "_has_any_global_hook", partial(wrap_has_any_global_hook, hook.id)))
+            if self._recorder is not None:
+                listeners.append(self._recorder.optimizer_step_ended)
+                stack.callback(self._recorder.close)
+                replacements += self._recorder.start()
             stack.callback(watch_optimizer_steps(self._host, listeners).remove)
             replaced = ReplacedAttributes()
             stack.callback(replaced.restore_attributes)

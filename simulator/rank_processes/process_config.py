@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.choices import RankSeeds
+from ddpsim.simulator.comparing.records import Recording
 from ddpsim.simulator.debugging.breakpoints import AllBreakpoints
 from ddpsim.simulator.faults import Strike
 from ddpsim.simulator.hosts import RankHost
@@ -47,6 +48,8 @@ class ProcessConfig(NamedTuple):
     semantics: BackendSemantics = GLOO
     follows_paths: bool = False
     """True if the lines that ranks run are recorded."""
+    recording: Recording | None = None
+    """What ranks record of their training, to compare it with another run."""
     has_equal_clocks: bool = False
     began: int = 0  # the second from which `datetime.now` counts
     diary: str = ""

@@ -110,6 +110,8 @@ class _RankProcess:
             poisons=rank_config.common.poisons,
             semantics=rank_config.common.semantics,
             are_processes=True,
+            recording=rank_config.common.recording,
+            ranks=[rank_config.rank],
         )
         self._body = body
         self._session_host = ProcessSessionHost(self._host, channel, self._await_turn)

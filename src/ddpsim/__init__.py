@@ -17,6 +17,7 @@ from ddpsim.simulator.imports import importer_of_public_names as _importer_of_pu
 
 if typing.TYPE_CHECKING:
     from ddpsim.simulator.agreeing import agree as agree
+    from ddpsim.simulator.api import compare as compare
     from ddpsim.simulator.api import explore as explore
     from ddpsim.simulator.api import replay as replay
     from ddpsim.simulator.api import simulate as simulate
@@ -56,7 +57,7 @@ if typing.TYPE_CHECKING:
 
 _PUBLIC_NAMES = {
     "agreeing": ("agree",),
-    "api": ("explore", "replay", "simulate", "simulate_program"),
+    "api": ("compare", "explore", "replay", "simulate", "simulate_program"),
     "budget": ("Budget",),
     "calls": ("Call", "Site"),
     "choices": ("ChoiceKind", "ChoicePoint", "Policy", "Schedule"),

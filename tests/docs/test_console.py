@@ -14,7 +14,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 OF_OTHERS = {
     *("--bugs", "--fuzz-seconds", "--tier"),
     *("--lf", "--pdb", "--tb", "--trace"),
-    "--epochs",
+    *("--epochs", "--tp"),
     *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--local-addr"),
 }
 """Of a benchmark and our tests, of pytest, of programs, and of torchrun."""

@@ -1,0 +1,66 @@
+"""`ddpsim compare`: hold a training on several ranks against the same training on one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddpsim.scenarios.cli import options as cli_options
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
+from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.simulator.imports import pause_garbage_collection
+
+if TYPE_CHECKING:
+    from ddpsim.simulator.comparing.judgement import Comparison
+
+
+@expand_option_sets
+def compare(
+    name: cli_options.Name,
+    *,
+    world_size: cli_options.WorldSize = None,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="M|ARGUMENTS",
+            help="The reference: its number of ranks, or arguments that it gets after the program's own.",
+        ),
+    ] = "1",
+    optimizer_steps: Annotated[int, typer.Option(help="Compare so many optimizer steps, the first ones.")] = 20,
+    options: OptionsOfRun,
+    seconds: Annotated[
+        float | None, typer.Option(help="Stop each run after so many real seconds.  [default: 600]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Say whether a training on several ranks is that on one rank, and which tensor differs first.
+
+    Exit status: 0 the same, 1 not the same, 2 usage error, 3 not known.
+    """
+    with pause_garbage_collection():
+        from ddpsim import Budget, compare
+        from ddpsim.scenarios.files.loader import load
+        from ddpsim.scenarios.running.run_as import run_keywords, with_run_options
+
+    scenario = with_run_options(load(name), options).with_world_size(world_size)
+    keywords: dict[str, Any] = {**run_keywords(scenario, "memory"), "alike": scenario.alike}
+    found = compare(
+        scenario.program,
+        scenario.world_size,
+        against=int(against) if against.isdecimal() else against,
+        steps=optimizer_steps,
+        budget=None if seconds is None else Budget(seconds=seconds),
+        **keywords,
+    )
+    output.print_text(json.dumps(found.as_json(), indent=2) if as_json else str(found))
+    return _status_of(found)
+
+
+def _status_of(found: Comparison) -> ExitStatus:
+    from ddpsim.simulator.comparing.comparison import Answer
+
+    statuses = {Answer.SAME: ExitStatus.AS_EXPECTED, Answer.DIFFERENT: ExitStatus.OTHERWISE}
+    return statuses.get(found.answer, ExitStatus.UNKNOWN)

@@ -1,0 +1,113 @@
+"""Which part of which tensor of the reference each parameter of a rank is.
+
+A DTensor says so itself. For any other parameter the values at the start decide: a parameter of a rank is the parameter
+of the reference, or the part of one along one dimension, that has the same values when the training begins. So shards
+made by hand and the stages of a pipeline need no annotation. Where values do not decide, as for zeros, the parameter
+goes with its neighbours of the same module, or else with its own name.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ddpsim.simulator.comparing.records import Array, Kind, RecordedStep
+
+
+class Place(NamedTuple):
+    """A part of a tensor of the reference."""
+
+    name: str
+    region: tuple[slice, ...]
+    shard: tuple[int, int] | None = None
+    """Which one of how many equal parts it is; None for a whole tensor or a part of a DTensor."""
+
+    def cut(self, whole: Array) -> Array:
+        """Return the part of a tensor; all of it if the tensor has another number of dimensions."""
+        return whole[self.region] if whole.ndim == len(self.region) else whole
+
+
+def whole_tensor(steps: Sequence[RecordedStep], kind: Kind, name: str) -> Array | None:
+    """Return a tensor of the reference, put together from the parts that its ranks have; None if no rank has it."""
+    found = [step.by_name[kind, name][-1] for step in steps if (kind, name) in step.by_name]
+    if not found:
+        return None
+    if found[0].part is None:
+        return np.asarray(found[0].value, dtype=np.float64)
+    whole = np.zeros(found[0].part.shape)
+    for each in found:
+        assert each.part is not None
+        whole[_region(each.part.offsets, each.value.shape)] = each.value
+    return whole
+
+
+def _region(offsets: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(start, start + size) for start, size in zip(offsets, shape, strict=True))
+
+
+class Alignment:
+    """The places of all parameters of all ranks in the reference."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[int, str], Place] = {}
+        self.missing: dict[tuple[int, str], str] = {}
+        """By rank and name, why a parameter has no place."""
+
+    def add_starts(self, ranks: Sequence[RecordedStep], reference: Sequence[RecordedStep]) -> None:
+        """Find the places of the parameters of models that ran for the first time in this step."""
+        names = dict.fromkeys(each.name for step in reference for each in step.of_kind(Kind.START))
+        wholes = {name: whole for name in names if (whole := whole_tensor(reference, Kind.START, name)) is not None}
+        for rank, step in enumerate(ranks):
+            self._add_rank(rank, step, wholes)
+
+    def _add_rank(self, rank: int, step: RecordedStep, wholes: Mapping[str, Array]) -> None:
+        candidates: dict[str, list[Place]] = {}
+        for each in step.of_kind(Kind.START):
+            value = np.asarray(each.value, dtype=np.float64)
+            if each.part is None:
+                candidates[each.name] = list(_equal_places(each.name, value, wholes))
+            elif each.name in wholes and wholes[each.name].shape == each.part.shape:
+                place = Place(each.name, _region(each.part.offsets, value.shape))
+                candidates[each.name] = [place] * np.array_equal(place.cut(wholes[each.name]), value)
+            else:
+                candidates[each.name] = []
+        certain = {name: found[0] for name, found in candidates.items() if len(found) == 1}
+        homes = {_module_of(name): (_module_of(place.name), place.shard) for name, place in certain.items()}
+        shards = {place.shard for place in certain.values() if place.shard is not None}
+        for name, found in candidates.items():
+            home, shard = homes.get(_module_of(name), (_module_of(name), None))
+            own = f"{home}{name.removeprefix(_module_of(name))}"
+            named = [each for each in found if each.name == own]
+            fitting = [each for each in named if each.shard in (shard, None)] or [
+                each for each in named if {each.shard} == shards
+            ]
+            if len(found) == 1 or len(fitting) == 1:
+                self.places[rank, name] = (fitting or found)[0]
+            elif found:
+                self.missing[rank, name] = "may be several parts of the reference"
+            elif name in wholes:
+                self.missing[rank, name] = "starts with other values than on the reference"
+            else:
+                self.missing[rank, name] = "is not in the reference"
+
+
+def _module_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _equal_places(name: str, value: Array, wholes: Mapping[str, Array]) -> Iterator[Place]:
+    """Yield the places with these values: first those in the tensor of the same name."""
+    for other in sorted(wholes, key=lambda each: each != name):
+        whole = wholes[other]
+        if whole.shape == value.shape:
+            if np.array_equal(whole, value):
+                yield Place(other, _region([0] * value.ndim, value.shape))
+        elif other == name and whole.ndim == value.ndim:
+            apart = [i for i in range(value.ndim) if whole.shape[i] != value.shape[i]]
+            if len(apart) == 1 and value.shape[apart[0]] and whole.shape[apart[0]] % value.shape[apart[0]] == 0:
+                size, count = value.shape[apart[0]], whole.shape[apart[0]] // value.shape[apart[0]]
+                for number in range(count):
+                    offsets = [number * size if i == apart[0] else 0 for i in range(value.ndim)]
+                    place = Place(other, _region(offsets, value.shape), (number, count))
+                    if np.array_equal(place.cut(whole), value):
+                        yield place

@@ -1,0 +1,142 @@
+"""The batches of a run's data loaders: recorded on each rank, and given to the loaders of the reference.
+
+At its k-th batch a loader of the reference gets the k-th batches of all ranks, joined in the order of ranks; ranks that
+read equal batches, as those of tensor parallelism do, count once. Loaders are recognised by the line that iterates over
+them.
+"""
+
+import functools
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.comparing.records import Recording, RecordWriter, read_entries
+from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replacement
+
+_Key = tuple[str, str, int, int]
+"""For a batch, the line that iterates and how often it had begun to; for a length, what decides it on one rank."""
+
+
+class BatchRecords:
+    """Records the batches of ranks, or gives those that another run recorded."""
+
+    def __init__(self, host: Host, recording: Recording, ranks: Iterable[int]) -> None:
+        self._host = host
+        self._times: Counter[tuple[int, Site]] = Counter()
+        self._keys: WeakKeyDictionary[Any, _Key] = WeakKeyDictionary()
+        self._given: WeakKeyDictionary[Any, tuple[int, Sequence[Sequence[bytes]], tuple[int, int]]] = (
+            WeakKeyDictionary()
+        )
+        self._replayed = _read_batches(Path(recording.batches_of)) if recording.batches_of else None
+        folder = Path(recording.folder)
+        self.writers = {rank: RecordWriter(folder / f"{rank}.batches") for rank in ranks}
+
+    def replacements(self) -> list[Replacement]:
+        """Return the replacements of functions of data loaders."""
+        return [
+            (DataLoader, "__iter__", self._wrap_iter),
+            (DataLoader, "__len__", self._wrap_len),
+            (_BaseDataLoaderIter, "__next__", self._wrap_next),
+        ]
+
+    def _batch_key(self) -> _Key:
+        rank, site = self._host.running_thread.rank, current_user_site()
+        self._times[rank, site] += 1
+        return "batch", site.path, site.line, self._times[rank, site]
+
+    def _wrap_iter(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def begin(loader: Any) -> Any:
+            iterator = original(loader)
+            if self._host.is_rank_thread():
+                key = self._keys[iterator] = self._batch_key()
+                if self._replayed is not None and key in self._replayed:
+                    self._given[iterator] = 0, _distinct(self._replayed[key]), _share_of(loader)
+            return iterator
+
+        return begin
+
+    def _wrap_len(self, original: Callable[[Any], int]) -> Callable[[Any], int]:
+        @functools.wraps(original)
+        def length(loader: Any) -> int:
+            found = original(loader)
+            if not self._host.is_rank_thread() or not isinstance(loader.dataset, Sized):
+                return found
+            key = "length", str(loader.batch_size), len(loader.dataset), int(loader.drop_last)
+            if self._replayed is not None:
+                known = {value for rank in self._replayed.get(key, ()) for value in rank}
+                return known.pop() if len(known) == 1 else found  # else loaders of one size share it in several ways
+            self.writers[self._host.running_thread.rank].write((key, found))
+            return found
+
+        return length
+
+    def _wrap_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def following(iterator: Any) -> Any:
+            if not self._host.is_rank_thread() or iterator not in self._keys:
+                return original(iterator)
+            if iterator in self._given:
+                number, ranks, (replicas, own) = self._given[iterator]
+                self._given[iterator] = number + 1, ranks, (replicas, own)
+                if len(ranks) % replicas:
+                    raise ValueError(f"{len(ranks)} different batches cannot be shared by {replicas} ranks")
+                share = len(ranks) // replicas
+                mine = [rank[number] for rank in ranks[own * share : (own + 1) * share] if number < len(rank)]
+                if not mine:
+                    raise StopIteration
+                return join_batches([pickle.loads(each) for each in mine])
+            batch = original(iterator)
+            data = pickle.dumps(join_batches([batch]))
+            self.writers[self._host.running_thread.rank].write((self._keys[iterator], data))
+            return batch
+
+        return following
+
+
+def _read_batches(folder: Path) -> Mapping[_Key, list[list[Any]]]:
+    """Return what the ranks of a run recorded: by key, a list for each rank that has the key."""
+    found: dict[_Key, dict[int, list[Any]]] = {}
+    for file in sorted(folder.glob("*.batches"), key=lambda each: int(each.stem)):
+        for key, value in read_entries(file):
+            found.setdefault(key, {}).setdefault(int(file.stem), []).append(value)
+    return {key: list(ranks.values()) for key, ranks in found.items()}
+
+
+def _distinct(ranks: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
+    """Return the batches of the ranks without those of ranks that read the same as an earlier rank."""
+    return list({tuple(each): each for each in ranks}.values())
+
+
+def _share_of(loader: Any) -> tuple[int, int]:
+    """Return among how many ranks of the reference a loader's sampler shares the samples, and the own number."""
+    sampler = loader.sampler
+    return int(getattr(sampler, "num_replicas", 1)), int(getattr(sampler, "rank", 0))
+
+
+def join_batches(batches: Sequence[Any]) -> Any:
+    """Return one batch that has the samples of several, as collating makes them: tensors, mappings and sequences."""
+    first = batches[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(batches)) if first.dim() else first.clone()
+    if isinstance(first, Mapping):
+        joined = {key: join_batches([each[key] for each in batches]) for key in first}
+        return joined if type(first) is dict else type(first)(joined)  # type: ignore[call-arg]
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*map(join_batches, zip(*batches, strict=True)))
+    if isinstance(first, (tuple, list)):
+        has_tensors = any(isinstance(each, (Tensor, Mapping, tuple, list)) for each in first)
+        parts = map(join_batches, zip(*batches, strict=True)) if has_tensors else (x for each in batches for x in each)
+        return type(first)(parts)
+    return first

@@ -1,0 +1,300 @@
+"""One step of two trainings compared: which recorded tensors are equal, up to what rounding alone moves.
+
+How much that is, a third run shows, the twin: the reference again, with parameters and inputs that are moved by one
+rounding at the start. What differs between the reference and its twin, per tensor and step, is the unit. Ranks add in
+another order than one rank, which is a few such units; so up to `_EQUAL` units tensors are equal, and from
+`_DIFFERENT` times as much on they differ. Between both nothing is said, unless the one is the other times a constant.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from ddpsim.simulator.comparing.alignment import Alignment, Place, whole_tensor
+from ddpsim.simulator.comparing.records import Array, Entry, Kind, RecordedStep
+
+_EQUAL = 8.0
+_DIFFERENT = 50.0
+ROUNDINGS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The largest relative error of one rounding, by type."""
+TOLD = (Kind.GRADIENT, Kind.RATE, Kind.PARAMETER, Kind.STATE)
+"""The kinds whose differences decide. The others only show where a difference begins: a program may scale a loss, or
+hold partial sums in a module."""
+
+
+class Answer(Enum):
+    """What is known of two trainings, or of two tensors."""
+
+    SAME = "the same"
+    DIFFERENT = "not the same"
+    UNKNOWN = "not known"
+
+
+class Row(NamedTuple):
+    """One tensor of one rank, held against the reference."""
+
+    kind: Kind
+    name: str
+    rank: int
+    answer: Answer
+    difference: float
+    """The size of the difference, relative to the reference."""
+    tolerance: float
+    """The size up to which a difference may be rounding."""
+    factor: float | None = None
+    """The number by which the reference's tensor is multiplied, if it is that."""
+
+
+class _Pair(NamedTuple):
+    """A tensor of a rank, that of the reference, and how far the twin moved it."""
+
+    name: str
+    rank: int
+    value: Array
+    one: Array
+    noise: float
+
+
+class StepComparison(NamedTuple):
+    """All tensors of one optimizer step."""
+
+    rows: Sequence[Row]
+    """In order of time, and of ranks."""
+    has_same_samples: bool
+    has_equal_ranks: bool
+    """True if each of several ranks gets the samples of all."""
+    draws: str
+    """The line before which random numbers were drawn in training; "" if there were none."""
+
+    @property
+    def answer(self) -> Answer:
+        """Whether the step is the same: what its gradients, parameters and optimizer state say."""
+        answers = [row.answer for row in self.rows if row.kind in TOLD]
+        if Answer.DIFFERENT in answers:
+            is_known = self.has_same_samples and not self.draws and not self.has_other_rate
+            return Answer.DIFFERENT if is_known else Answer.UNKNOWN
+        return Answer.UNKNOWN if Answer.UNKNOWN in answers or not answers else Answer.SAME
+
+    @property
+    def has_other_rate(self) -> bool:
+        """True if gradients are the same, and the learning rate is not: many programs scale it by the world size."""
+        apart = [row.kind for row in self.rows if row.kind in TOLD and row.answer is Answer.DIFFERENT]
+        return apart[:1] == [Kind.RATE]
+
+
+class StepSides(NamedTuple):
+    """One optimizer step of each run, by rank."""
+
+    ranks: Sequence[RecordedStep]
+    reference: Sequence[RecordedStep]
+    twin: Sequence[RecordedStep]
+
+
+class StepComparer:
+    """Compares the steps of two trainings, one after another."""
+
+    def __init__(self, rounding: float) -> None:
+        """`rounding` is that of the coarsest type that the ranks send."""
+        self.alignment = Alignment()
+        self.rounding = rounding
+        self._weak: dict[str, Array] = {}
+        """By parameter, the elements whose gradient was lost in rounding in some step: optimizers such as Adam step by
+        its sign."""
+
+    def compare_step(self, sides: StepSides) -> StepComparison:
+        """Compare the next step."""
+        self.alignment.add_starts(sides.ranks, sides.reference)
+        entries = [each for steps in sides for step in steps for each in step.entries]
+        self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
+        computed = _computed_inputs(sides)
+        first = next((each.name for step in sides.reference for each in step.of_kind(Kind.PARAMETER)), "")
+        holders = {rank for rank, _, _ in self._places_of(first)}  # the others get the outputs of a stage before them
+        samples = [_samples_of(step, computed) for rank, step in enumerate(sides.ranks) if rank in holders]
+        expected = [_samples_of(step, computed) for step in sides.reference]
+        rows = [*self._rows(Kind.OUTPUT, self._outputs(sides)), *self._losses(sides)]
+        rows += self._rows(Kind.UNCLIPPED, self._of_parameters(sides, Kind.UNCLIPPED))
+        rows += self._rows(Kind.NORM, self._numbers(sides, Kind.NORM))
+        rows += self._rows(Kind.GRADIENT, self._of_parameters(sides, Kind.GRADIENT))
+        rows += self._rows(Kind.RATE, self._numbers(sides, Kind.RATE))
+        rows += self._rows(Kind.PARAMETER, self._of_parameters(sides, Kind.PARAMETER))
+        rows += self._rows(Kind.STATE, self._states(sides))
+        draws = next((each.name for each in entries if each.kind is Kind.RANDOM), "")
+        has_same_samples = any(samples) and set().union(*samples) == set().union(*expected)
+        has_equal_ranks = len(samples) > 1 and any(samples) and all(each == samples[0] for each in samples)
+        return StepComparison(rows, has_same_samples, has_equal_ranks, draws)
+
+    # --- parts of a step ----------------------------------------------------------------------------------------------
+
+    def _outputs(self, sides: StepSides) -> Iterator[_Pair]:
+        """Yield the outputs of modules whose rows are those of the samples. One rank is compared with its samples."""
+        if len(sides.reference) != 1:
+            return
+        reference, twin = _forwards_of(sides.reference[0]), _forwards_of(sides.twin[0])
+        ranks = [_forwards_of(step) for step in sides.ranks]
+        for number, (samples, outputs) in enumerate(reference):
+            if not samples:
+                continue
+            rows_of = {sample: row for row, sample in enumerate(samples)}
+            for key, whole in outputs.items():
+                for rank, forwards in enumerate(ranks):
+                    own, values = forwards[number] if number < len(forwards) else ([], {})
+                    value, moved = values.get(key), twin[number][1].get(key) if number < len(twin) else None
+                    chosen = [rows_of[each] for each in own if each in rows_of]
+                    if value is None or moved is None or len(chosen) != len(own) or not len(own):
+                        continue
+                    if value.ndim == 0 or len(value) != len(own) or len(whole) != len(samples):
+                        continue
+                    if value.shape[1:] == whole.shape[1:] and moved.shape == whole.shape:
+                        noise = _size(whole - moved)
+                        yield _Pair(key[0], rank, value, whole[chosen], noise)
+
+    def _losses(self, sides: StepSides) -> Iterator[Row]:
+        """Yield the losses: the mean over ranks, or their sum, has to be the loss of one rank."""
+        reference, twin = ([each.value for each in steps[0].of_kind(Kind.LOSS)] for steps in sides[1:])
+        ranks = [[each.value for each in step.of_kind(Kind.LOSS)] for step in sides.ranks]
+        if len(sides.reference) != 1 or len(reference) != len(twin) or {len(each) for each in ranks} != {len(twin)}:
+            return
+        for one, moved, values in zip(reference, twin, zip(*ranks, strict=True), strict=True):
+            means = [np.mean(values), np.sum(values)]
+            near = min(means, key=lambda value: abs(value - one))
+            (row,) = self._rows(Kind.LOSS, [_Pair("loss", 0, np.array(near), np.array(one), abs(one - moved))])
+            is_same = row.answer is Answer.SAME or not one
+            yield row if is_same else row._replace(factor=float(means[0] / one))
+
+    def _numbers(self, sides: StepSides, kind: Kind) -> Iterator[_Pair]:
+        reference, twin = (steps[0].of_kind(kind) for steps in sides[1:])
+        for number, (one, moved) in enumerate(zip(reference, twin, strict=False)):
+            for rank, step in enumerate(sides.ranks):
+                if number < len(found := step.of_kind(kind)):
+                    noise = abs(one.value - moved.value)
+                    values = np.array(found[number].value), np.array(one.value)
+                    yield _Pair(one.name, rank, *values, noise)
+
+    def _of_parameters(self, sides: StepSides, kind: Kind) -> Iterator[_Pair]:
+        gradients = kind is Kind.GRADIENT
+        if gradients and not any(step.of_kind(kind) for steps in sides[:2] for step in steps):
+            return
+        for name in self._names():
+            whole, moved = (whole_tensor(steps, kind, name) for steps in sides[1:])
+            if whole is None and gradients:  # no gradient is a gradient of zeros
+                shaped = whole_tensor(sides.reference, Kind.PARAMETER, name)
+                whole = None if shaped is None else np.zeros_like(shaped)
+            if whole is None:
+                continue
+            noise = np.abs(whole - moved) if moved is not None and moved.shape == whole.shape else np.zeros_like(whole)
+            if kind is Kind.GRADIENT:
+                level = 4 * _EQUAL * _size(noise) / max(noise.size, 1) ** 0.5
+                is_weak = (np.abs(whole) <= level) & (np.abs(whole) + noise > 0)
+                self._weak[name] = self._weak.get(name, np.zeros(whole.shape, bool)) | is_weak
+            places = list(self._places_of(name))
+            is_anywhere = any((Kind.GRADIENT, own) in sides.ranks[rank].by_name for rank, own, _ in places)
+            for rank, own, place in places:
+                step = sides.ranks[rank]
+                value, one = step.array(kind, own), place.cut(whole)
+                if is_anywhere and (Kind.GRADIENT, own) not in step.by_name:
+                    continue  # another rank steps it, as an optimizer does that is sharded by hand
+                if value is None and gradients:
+                    value = np.zeros_like(one)
+                if value is None or value.shape != one.shape:
+                    continue
+                share = max(_size(place.cut(noise)), _size(noise) * (one.size / max(whole.size, 1)) ** 0.5)
+                if kind is Kind.PARAMETER and name in self._weak:
+                    is_weak = place.cut(self._weak[name])
+                    value, one = np.where(is_weak, 0, value), np.where(is_weak, 0, one)
+                yield _Pair(own, rank, value, one, share)
+
+    def _states(self, sides: StepSides) -> Iterator[_Pair]:
+        names = dict.fromkeys(each.name for step in sides.reference for each in step.of_kind(Kind.STATE))
+        for state in names:
+            key, _, name = state.partition(" of ")
+            whole, moved = (whole_tensor(steps, Kind.STATE, state) for steps in sides[1:])
+            for rank, own, place in self._places_of(name):
+                value = sides.ranks[rank].array(Kind.STATE, f"{key} of {own}")
+                if value is not None and whole is not None and moved is not None:
+                    one = place.cut(whole)
+                    if value.shape == one.shape:  # another rank may hold the state of a sharded optimizer
+                        yield _Pair(f"{key} of {own}", rank, value, one, _size(whole - moved))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(place.name for place in self.alignment.places.values()))
+
+    def _places_of(self, name: str) -> Iterator[tuple[int, str, Place]]:
+        for (rank, own), place in self.alignment.places.items():
+            if place.name == name:
+                yield rank, own, place
+
+    def _rows(self, kind: Kind, pairs: Iterable[_Pair]) -> Iterator[Row]:
+        """Yield the rows of pairs of tensors.
+
+        A small tensor may by luck not move in the twin; so it counts as moved by as much as half of the others are.
+        """
+        found = [(pair, _size(pair.one)) for pair in pairs]
+        usual = median([pair.noise / size for pair, size in found if size] or [0.0])
+        for pair, size in found:
+            tolerance = _EQUAL * (max(pair.noise, usual * size) + self.rounding * size)
+            apart = _size(pair.value - pair.one)
+            relative = apart / size if size else float(apart > 0)
+            row = Row(kind, pair.name, pair.rank, Answer.SAME, relative, tolerance / size if size else 0.0)
+            if apart > tolerance or np.isnan(apart):
+                factor = constant_factor(pair.value, pair.one, tolerance)
+                is_apart = (
+                    factor is not None or apart > _DIFFERENT * tolerance or (np.isnan(apart) and np.isfinite(size))
+                )
+                row = row._replace(answer=Answer.DIFFERENT if is_apart else Answer.UNKNOWN, factor=factor)
+            yield row
+
+
+def constant_factor(value: Array, one: Array, tolerance: float) -> float | None:
+    """Return the number by which a tensor is another one, up to a tolerance; None if it is not."""
+    square = float(np.vdot(one, one))
+    if not square or not np.isfinite(square) or one.size < 2 or tolerance > 0.25 * square**0.5:
+        return None
+    factor = float(np.vdot(value, one)) / square
+    is_apart = abs(factor - 1) * square**0.5 > 2 * tolerance
+    return factor if is_apart and _size(value - factor * one) <= abs(factor) * tolerance else None
+
+
+def _size(values: Array) -> float:
+    return float(np.linalg.norm(np.ravel(values)))
+
+
+def _computed_inputs(sides: StepSides) -> set[int]:
+    """Return the numbers of those forwards whose inputs are no samples: rounding moves them."""
+    runs = [[each.value for each in steps[0].of_kind(Kind.SAMPLES)] for steps in sides[1:]]
+    return {number for number, (one, other) in enumerate(zip(*runs, strict=False)) if one != other}
+
+
+def _samples_of(step: RecordedStep, computed: Collection[int]) -> set[tuple[str, bytes]]:
+    given = [each for number, each in enumerate(step.of_kind(Kind.SAMPLES)) if number not in computed]
+    return {(each.name, sample) for each in given for sample in each.value or ()}
+
+
+_Forward = tuple[Sequence[bytes], Mapping[tuple[str, int], Array]]
+
+
+def _forwards_of(step: RecordedStep) -> list[_Forward]:
+    """Return each forward of a model in a step: its samples, and its outputs by module and how often it had run.
+
+    A model that follows another has the samples of that one.
+    """
+    forwards: list[_Forward] = []
+    samples: Sequence[bytes] = ()
+    outputs: dict[tuple[str, int], Array] = {}
+    for each in step.entries:
+        if each.kind is Kind.OUTPUT:
+            key = next((each.name, n) for n in range(len(outputs) + 1) if (each.name, n) not in outputs)
+            outputs[key] = _array_of(each)
+        elif each.kind is Kind.SAMPLES:
+            samples = samples if each.value is None else each.value
+            forwards.append((samples, outputs))
+            outputs = {}
+    return forwards
+
+
+def _array_of(entry: Entry) -> Array:
+    return np.asarray(entry.value, dtype=np.float64)

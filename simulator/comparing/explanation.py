@@ -1,0 +1,168 @@
+"""Words for the first tensor that differs: which one, on which ranks, by which factor, and what that says of the
+reductions."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ddpsim.simulator.comparing.alignment import Alignment, whole_tensor
+from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparison, StepSides
+from ddpsim.simulator.comparing.records import Kind
+from ddpsim.simulator.wording import join_names, rank_list
+
+OWN = "each rank has its own"
+_CLOSE = 1e-3
+"""How near a factor is to the number that it is named after."""
+
+
+def first_row(step: StepComparison) -> Row:
+    """Return the row where the difference of a step begins: a decisive one, or what led to it.
+
+    An output counts from which on all outputs of its rank differ, because what comes equal out of a model was right
+    inside. Outputs and losses count only if gradients differ.
+    """
+    apart = [row for row in step.rows if row.answer is Answer.DIFFERENT]
+    decisive = next(row for row in apart if row.kind in TOLD)
+    if decisive.kind is not Kind.GRADIENT:
+        return decisive
+    outputs = [row for row in step.rows if row.kind is Kind.OUTPUT]
+    equal = {row.rank: i for i, row in enumerate(outputs) if row.answer is Answer.SAME}
+    before = [
+        row for i, row in enumerate(outputs) if row.answer is Answer.DIFFERENT and i > equal.get(row.rank, -1)
+    ] + [row for kind in (Kind.LOSS, Kind.UNCLIPPED, Kind.NORM) for row in apart if row.kind is kind]
+    return next(iter(before), decisive)
+
+
+def describe_difference(
+    step: StepComparison, sides: StepSides, alignment: Alignment, calls: Sequence[str]
+) -> tuple[Row, str, dict[str, str]]:
+    """Return the first row of a step that differs, its line, and what there is to say of it by label.
+
+    `calls` are those that the program made in the step.
+    """
+    row, size = first_row(step), len(sides.ranks)
+    rows = [each for each in step.rows if each.kind is row.kind and each.answer is Answer.DIFFERENT]
+    same = [each for each in rows if each.name == row.name]
+    factor = row.factor if all(_is_near(each.factor, row.factor) for each in same) else None
+    what, ranks = f"{row.kind.value} of {row.name}", sorted({each.rank for each in same})
+    if row.kind is Kind.LOSS:
+        what = "the mean of the ranks' losses"
+        gradients = [each for each in step.rows if each.kind is Kind.GRADIENT and each.answer is Answer.DIFFERENT]
+        factor = factor if all(_is_near(each.factor, factor, 0.01) for each in gradients) else None
+    elif len(ranks) < size:
+        what += f" on {rank_list(ranks)}"
+    by = f"is x {_factor_text(factor, size, row.tolerance)}"
+    by = f"differs by {100 * row.difference:.3g} %" if factor is None else by
+    cause, advice = _cause(row, rows, factor, sides, alignment, calls)
+    names: dict[str, dict[str, None]] = {}
+    for each in step.rows:
+        if each.answer is Answer.DIFFERENT and (each.kind, each.name) != (row.kind, row.name):
+            names.setdefault(each.kind.value, {})[each.name] = None
+    follows = "; ".join(f"{kind} of {join_names(list(those), 3)}" for kind, those in names.items())
+    return row, f"{what} {by}", {"cause": cause, "calls": join_names(calls), "do": advice, "then": follows}
+
+
+def _cause(
+    row: Row,
+    rows: Sequence[Row],
+    factor: float | None,
+    sides: StepSides,
+    alignment: Alignment,
+    calls: Sequence[str],
+) -> tuple[str, str]:
+    """Return what is known of the cause, and what to do; "" for what is not known."""
+    if row.kind is Kind.OUTPUT:
+        return "its samples are the same, and so are the outputs before it", ""
+    if row.kind is Kind.LOSS and factor is not None:
+        return "so are all gradients: the outputs are the same, and the loss is scaled by the number of ranks", ""
+    if row.kind is Kind.LOSS:
+        what = "the outputs are the same, and the ranks' losses do not add up to that of all samples"
+        return f"{what}, as where each divides by its own count, or compares its own samples only", ""
+    if row.kind is Kind.NORM:
+        what = "the gradients before clipping are the same"
+        return what, "clip by the norm of the whole gradient, each part counted once"
+    if row.kind not in (Kind.GRADIENT, Kind.UNCLIPPED):
+        return "the gradients of the step are the same", ""
+    if own := _own_gradients(row, sides, alignment):
+        return own
+    if factor is None:
+        return _cause_of_factors_by_rank(rows), ""
+    if not factor:
+        return "all of it is zero", ""
+    size, near = len(sides.ranks), max(_CLOSE, row.tolerance)
+    if any(each.startswith(("all_reduce", "reduce")) for each in calls):
+        if _is_near(factor, size, near * size):
+            return f"as of one division by {size}, the number of ranks, too few", "average instead of adding"
+        for number, times in ((size, "one division"), (size * size, "two divisions")):
+            if _is_near(factor * number, 1.0, near):
+                return f"as of {times} by {size}, the number of ranks, too many", "leave out a division"
+    if len({each.name for each in rows}) > 1 and all(_is_near(each.factor, factor) for each in rows):
+        return "gradients were clipped, or scaled, by another number than on the reference", ""
+    return "", ""
+
+
+def _cause_of_factors_by_rank(rows: Sequence[Row]) -> str:
+    """Return the cause if each rank has multiplied all its gradients by a number of its own; else ""."""
+    by_rank: dict[int, list[float | None]] = {}
+    for row in rows:
+        by_rank.setdefault(row.rank, []).append(row.factor)
+    if any(len(own) < 2 or not all(_is_near(each, own[0]) for each in own) for own in by_rank.values()):
+        return ""
+    numbers = [f"{own[0]:.3g} on rank {rank}" for rank, own in by_rank.items()]
+    what = "on each rank all gradients are multiplied by one number, as by a clip to the rank's own norm"
+    return f"{what}: {join_names(numbers, 4)}"
+
+
+def _own_gradients(row: Row, sides: StepSides, alignment: Alignment) -> tuple[str, str] | None:
+    """Return the cause if replicas hold different gradients that together are that of one rank."""
+    place = alignment.places[row.rank, row.name]
+    whole = whole_tensor(sides.reference, row.kind, place.name)
+    values: dict[int, Any] = {
+        rank: value
+        for (rank, name), each in alignment.places.items()
+        if each == place and (value := sides.ranks[rank].array(row.kind, name)) is not None
+    }
+    if whole is None:
+        return None
+    one, bound = place.cut(whole), _CLOSE * float(np.linalg.norm(place.cut(whole)))
+    clusters: dict[int, list[int]] = {}
+    for rank, value in values.items():
+        near = (first for first in clusters if np.linalg.norm(values[first] - value) <= bound)
+        clusters.setdefault(next(near, rank), []).append(rank)
+    if len(clusters) < 2 or any(np.linalg.norm(values[first] - one) <= bound for first in clusters):
+        return None  # ranks agree, or some are right
+    total = np.sum([values[first] for first in clusters], axis=0)
+    for what, combined in (("mean", total / len(clusters)), ("sum", total)):
+        if np.linalg.norm(combined - one) <= bound:
+            advice = f"reduce it over {rank_list(values)}"
+            if len(clusters) == len(values):
+                advice += f" before the {'clip' if row.kind is Kind.UNCLIPPED else 'step'}"
+                if what == "mean":
+                    advice += "; if ranks average parameters later, as in local SGD, it is another algorithm"
+                return f"{OWN}, and their {what} is the reference's", advice
+            groups = " and of ".join(map(rank_list, clusters.values()))
+            return (
+                f"it is that of {groups}, and the {what} of these is the reference's",
+                f"{advice}, not within these groups",
+            )
+    return None
+
+
+def _factor_text(factor: float | None, size: int, near: float) -> str:
+    if not factor:
+        return "0"
+    return next((text for value, text in _numbers(size) if _is_near(factor, value, near * value)), f"{factor:.4g}")
+
+
+def _numbers(size: int) -> Iterator[tuple[float, str]]:
+    """Yield numbers that a factor may be, and their texts."""
+    for number in (size, 2, 3, 4, 8, size * size):
+        yield from ((number, f"{number}"), (1 / number, f"1/{number}"))
+    yield from ((size**0.5, f"sqrt({size})"), (size**-0.5, f"1/sqrt({size})"))
+
+
+def _is_near(value: float | None, other: float | None, bound: float = 0.0) -> bool:
+    if value is None or other is None:
+        return False
+    return abs(value - other) <= max(bound, _CLOSE * abs(other), 1e-6)

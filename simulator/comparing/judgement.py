@@ -1,0 +1,203 @@
+"""Whether two recorded trainings are the same, and the first tensor in which they are not: a value with its text."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparer, StepComparison, StepSides
+from ddpsim.simulator.comparing.explanation import OWN, describe_difference
+from ddpsim.simulator.comparing.records import UNNAMED, Kind, RecordedStep, read_steps
+from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
+
+_MOST_ROWS = 40
+_LABELS = {Answer.SAME: "same", Answer.DIFFERENT: "first", Answer.UNKNOWN: "why"}
+_MARKS = {Answer.SAME: " ", Answer.DIFFERENT: "x", Answer.UNKNOWN: "?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A training on several ranks held against the same training on fewer."""
+
+    answer: Answer
+    line: str
+    """What was compared, or the first difference, or why it is not known."""
+    program: str = ""
+    against: str = ""
+    """What the reference was, such as "1 rank"."""
+    lines: tuple[LabelledLine, ...] = ()
+    """The cause of the first difference, the program's calls in its step, what to do, and what follows from it."""
+    notes: tuple[str, ...] = ()
+    step: int | None = None
+    """The number of the step that differs, from 0."""
+    first: Row | None = None
+    rows: Sequence[Row] = field(default=(), repr=False)
+    """The tensors of the last step that was compared."""
+
+    @property
+    def is_same(self) -> bool:
+        """True if everything was compared, and is equal."""
+        return self.answer is Answer.SAME
+
+    def __str__(self) -> str:
+        head = f"{self.answer.value.upper()}  {self.program}, against {self.against}"
+        notes = [LabelledLine("note", each) for each in self.notes]
+        lines = [head, *map(str, [LabelledLine(_LABELS[self.answer], self.line), *self.lines, *notes])]
+        return "\n".join([*lines, *(self._table() if self.answer is Answer.DIFFERENT else ())])
+
+    def _table(self) -> Iterator[str]:
+        """Yield the table of the step: of each tensor the rank on which it differs most."""
+        worst: dict[str, Row] = {}
+        for row in sorted(self.rows, key=lambda row: -row.difference):
+            worst.setdefault(f"{row.kind.value} {row.name}", row)
+        names = list(dict.fromkeys(f"{row.kind.value} {row.name}" for row in self.rows))[:_MOST_ROWS]
+        width = max(map(len, names), default=0)
+        yield f"\n     {'tensor':<{width}}  rank  difference   rounding"
+        for name in names:
+            row = worst[name]
+            is_first = self.first is not None and (row.kind, row.name) == (self.first.kind, self.first.name)
+            mark = ">" if is_first else _MARKS[row.answer]
+            yield f"   {mark} {name:<{width}}  {row.rank:>4}  {row.difference:>10.1e}  {row.tolerance:>9.1e}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the comparison as values for JSON."""
+        rows = [{**row._asdict(), "kind": row.kind.value, "answer": row.answer.value} for row in self.rows]
+        first = None if self.first is None else rows[self.rows.index(self.first)]
+        said = {"answer": self.answer.value, "line": self.line, **{each.label: each.text for each in self.lines}}
+        of = {"program": self.program, "against": self.against, "notes": list(self.notes)}
+        return {**said, **of, "step": self.step, "first": first, "rows": rows}
+
+
+def judge_records(
+    folders: Sequence[Path],
+    sizes: tuple[int, int],
+    calls: Mapping[int, Sequence[str]],
+    *,
+    rounding: float,
+    has_hook: bool = False,
+) -> Comparison:
+    """Compare what the ranks, the reference and its twin recorded, step by step, until the first difference.
+
+    `calls` are the calls that the program made in each step, and `rounding` that of the coarsest type they sent.
+    `has_hook`: gradients went through a communication hook of DDP, which may change them.
+    """
+    runs = [
+        zip_longest(*(read_steps(folder, rank) for rank in range(size)))
+        for folder, size in zip(folders, (*sizes, sizes[1]), strict=True)
+    ]
+    comparer, notes, number = StepComparer(rounding), dict[str, None](), 0
+    found = Comparison(
+        Answer.UNKNOWN, "no optimizer of torch stepped a model that ran in training: nothing is compared"
+    )
+    ends = ""
+    for number, steps_of_runs in enumerate(zip_longest(*runs)):
+        if any(steps is None or None in steps for steps in steps_of_runs):
+            ends = _unequal_ends(number, steps_of_runs[0], sizes)
+            break
+        sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in steps_of_runs))
+        if not all(step.is_whole for steps in sides for step in steps):
+            break
+        notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
+        compared = comparer.compare_step(sides)
+        notes |= {f"each of {sizes[0]} ranks gets the same samples": None} if compared.has_equal_ranks else {}
+        if found.answer is Answer.DIFFERENT:  # the step before, in which each rank had its own gradients
+            outputs = [row.answer for row in compared.rows if row.kind is Kind.OUTPUT]
+            if outputs and all(answer is Answer.SAME for answer in outputs):
+                line = (
+                    f"{found.line} on each rank, and the outputs of step {number} are the same: parameters are averaged"
+                )
+                found = replace(found, answer=Answer.UNKNOWN, line=line, lines=())
+            return found
+        found = _judge_step(number, compared, sides, comparer, calls.get(number, ()))
+        found = replace(found, notes=tuple(notes), step=number, rows=compared.rows)
+        if found.answer is Answer.DIFFERENT and has_hook and found.first and not found.first.factor:
+            line = f"{found.line}; gradients went through a communication hook, which may change them"
+            return replace(found, answer=Answer.UNKNOWN, line=line, lines=())
+        if not found.is_same and not any(OWN in each.text for each in found.lines):
+            return found
+    else:
+        number += found.step is not None
+    if not found.is_same:
+        return replace(found, line=ends) if ends and found.step is None else found
+    problems = [f"{_so_many(number)}, but {ends}"] if ends else []
+    problems += [*_missing_lines(comparer.alignment.missing)]
+    problems += ["not all that is trained was compared"] if UNNAMED in notes else []
+    if problems:
+        return replace(found, answer=Answer.UNKNOWN, line="; ".join(problems), step=None)
+    total = number + sum(1 for _ in runs[0])
+    of = f" of {total}, the others were not recorded" if total > number else ""
+    counts = [
+        (len({row.name for row in found.rows if row.kind is kind}), kind)
+        for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER)
+    ]
+    what = join_names([count_with_noun(count, kind.value) for count, kind in counts if count])
+    return replace(found, line=f"{count_with_noun(number, 'step')}{of}, in each {what}", step=None)
+
+
+def _so_many(number: int) -> str:
+    return f"{count_with_noun(number, 'step')} {'is' if number == 1 else 'are'} the same"
+
+
+def _unequal_ends(number: int, ranks: Any, sizes: tuple[int, int]) -> str:
+    steps = count_with_noun(number, "step")
+    if ranks is not None and None in ranks:
+        return (
+            f"{rank_list(rank for rank, step in enumerate(ranks) if step is None)} made {steps}, and other ranks more"
+        )
+    less, more = (count_with_noun(size, "rank") for size in (sizes if ranks is None else sizes[::-1]))
+    return f"{less} made {steps}, and {more} more"
+
+
+def _missing_lines(missing: Mapping[tuple[int, str], str]) -> Iterator[str]:
+    for reason in dict.fromkeys(missing.values()):
+        those = [key for key, own in missing.items() if own == reason]
+        names = join_names(list(dict.fromkeys(name for _, name in those)), 4)
+        yield f"not compared on {rank_list({rank for rank, _ in those})}: {names}, which {reason}"
+
+
+def _other_start(comparer: StepComparer, sides: StepSides) -> str:
+    """Return a line on a replica that starts with other values than rank 0, and whose gradient is reduced; else ""."""
+    for rank, name in comparer.alignment.missing:
+        steps, kinds = (sides.ranks[rank], sides.ranks[0]), (Kind.START, Kind.GRADIENT)
+        values = [value for step in steps for kind in kinds if (value := step.array(kind, name)) is not None]
+        is_replica = (0, name) in comparer.alignment.places and len(values) == 4 and values[0].shape == values[2].shape
+        if is_replica and values[1].any() and np.array_equal(values[1], values[3]):
+            return f"{name} starts on rank {rank} with other values than on rank 0, and one gradient moves both"
+    return ""
+
+
+def _judge_step(
+    number: int, compared: StepComparison, sides: StepSides, comparer: StepComparer, calls: Sequence[str]
+) -> Comparison:
+    """Return the answer for one step."""
+    samples = [[[each.value for each in step.of_kind(Kind.SAMPLES)] for step in steps] for steps in sides]
+    if other := _other_start(comparer, sides):
+        return Comparison(Answer.DIFFERENT, f"step {number}: {other}")
+    if [each[:1] for each in samples[1]] != [each[:1] for each in samples[2]]:
+        line = f"the reference is not the same when it runs again: other samples at step {number}"
+        return Comparison(Answer.UNKNOWN, line)
+    if compared.answer is Answer.SAME:
+        return Comparison(Answer.SAME, "")
+    if compared.answer is Answer.DIFFERENT:
+        row, line, texts = describe_difference(compared, sides, comparer.alignment, calls)
+        lines = tuple(LabelledLine(label, text) for label, text in texts.items() if text)
+        return Comparison(Answer.DIFFERENT, f"step {number}: {line}", lines=lines, first=row)
+    vague = [row for row in compared.rows if row.kind in TOLD and row.answer is not Answer.SAME]
+    if not compared.has_same_samples:
+        seen = [len({s for step in steps for each in step for s in each or ()}) for steps in samples]
+        line = f"the reference saw other samples: {seen[1]} for {seen[0]}; if ranks draw their own, it cannot"
+    elif compared.has_other_rate:
+        rate = (
+            f"the learning rate of {vague[0].name} is x {1 + vague[0].difference:.4g}, and all gradients are the same"
+        )
+        line = f"{rate}: if the program reads it from the world size, give the reference its own by --against"
+    elif compared.draws:
+        line = f"the training draws random numbers before {compared.draws}, which the reference draws otherwise"
+    elif vague:
+        line = f"{vague[0].kind.value} of {vague[0].name} differs by little more than rounding"
+    else:
+        line = "; ".join(_missing_lines(comparer.alignment.missing)) or "nothing was compared"
+    return Comparison(Answer.UNKNOWN, f"{_so_many(number) + ', but ' if number else ''}at step {number} {line}")

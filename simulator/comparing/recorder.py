@@ -1,0 +1,327 @@
+"""Records a training inside its ranks: samples, outputs of modules, losses, gradients, parameters, optimizer state.
+
+Two things that one rank cannot repeat are switched off, and noted: dropout, and the batch statistics of BatchNorm
+without synchronisation.
+"""
+
+import functools
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module, SyncBatchNorm, functional, utils
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ddpsim.simulator.comparing.batches import BatchRecords
+from ddpsim.simulator.comparing.records import UNNAMED, Entry, Kind, Part, Recording, RecordWriter
+from ddpsim.simulator.replicas.replica_tensors import parameter_ids_of
+from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.replaced import Replacement
+
+_WRAPPERS = re.compile(
+    r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)(?:\.|$)"
+)
+"""Matches the parts of a name that wrappers add: DDP, torch.compile, FSDP, activation checkpointing and Fabric."""
+_MOST_ELEMENTS = 1 << 22
+"""The size of an output up to which it is recorded."""
+
+
+class _RankTraining:
+    """What is known of the training of one rank."""
+
+    def __init__(self, writer: RecordWriter) -> None:
+        self.writer = writer
+        self.paths: dict[int, tuple[ref[Module], str]] = {}
+        """The names of modules by id."""
+        self.roots: dict[str, ref[Module]] = {}
+        """The modules that are part of no other, by the prefix of their names."""
+        self.steps = 0
+        self.is_stepping = False
+        self.random: Tensor | None = None
+        """The state of the random generator when the latest forward began."""
+        self.given: Any = ()
+        """The arguments of that forward, as the program gave them."""
+        self.noted: set[str] = set()
+        self.moved: set[int] = set()
+        """The ids of parameters that were moved; a model may later be found to be part of another."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters of the models that have run, without those of lazy modules that have not."""
+        for prefix, root in self.roots.items():
+            if (module := root()) is not None:
+                for name, each in module.named_parameters():
+                    if not torch.nn.parameter.is_lazy(each):
+                        yield prefix + _WRAPPERS.sub("", name), each
+
+
+class TrainingRecorder:
+    """Records the training of the ranks that run in this process."""
+
+    def __init__(self, host: Host, recording: Recording, ranks: Iterable[int]) -> None:
+        self._host = host
+        self._recording = recording
+        folder = Path(recording.folder)
+        self._ranks = {rank: _RankTraining(RecordWriter(folder / f"{rank}.records")) for rank in ranks}
+
+        self._batches = BatchRecords(host, recording, self._ranks)
+        self._hooks: list[Any] = []
+
+    def start(self) -> list[Replacement]:
+        """Install the hooks, and return the replacements of functions that are recorded, or switched off."""
+        self._hooks = [
+            register_module_forward_pre_hook(self._module_forward_begins),
+            register_module_forward_hook(self._module_forward_ended, with_kwargs=True),
+            register_optimizer_step_pre_hook(self._optimizer_step_begins),
+        ]
+        return [
+            *self._batches.replacements(),
+            (Tensor, "backward", self._wrap_backward),
+            (utils, "clip_grad_norm_", self._wrap_clip),
+            (utils.clip_grad, "clip_grad_norm_", self._wrap_clip),
+            (functional, "dropout", self._wrap_dropout),
+            (functional, "scaled_dot_product_attention", self._wrap_attention),
+        ]
+
+    def close(self) -> None:
+        """Remove the hooks, and close the files."""
+        for hook in self._hooks:
+            hook.remove()
+        for each in (*(rank.writer for rank in self._ranks.values()), *self._batches.writers.values()):
+            each.close()
+
+    # --- forward ------------------------------------------------------------------------------------------------------
+
+    def _module_forward_begins(self, module: Module, arguments: Any) -> Any:
+        """Record that any module begins its forward: torch's global hook. Returns moved inputs, or None."""
+        mine = self._recording_rank()
+        if mine is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:
+            return None
+        known = mine.paths.get(id(module))
+        if known is None or known[0]() is not module:
+            if next(module.parameters(), None) is None:
+                return None
+            self._record_root(mine, module)
+        is_plain_norm = isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm)
+        if is_plain_norm and module.training and self._recording.freezes_batch_norm:
+            module.training = False
+            self._note(mine, "BatchNorm without synchronisation uses its running statistics")
+        if any(root() is module for root in mine.roots.values()):
+            mine.random, mine.given = torch.get_rng_state(), arguments
+            if self._recording.moved_by and not any(each.grad_fn for each in _tensors_in(arguments)):
+                return tuple(_moved(each, f"input {i}", self._recording.moved_by) for i, each in enumerate(arguments))
+        return None
+
+    def _module_forward_ended(self, module: Module, arguments: Any, options: Any, output: Any) -> None:
+        """Record the output of any module, and for a model the samples: torch's global hook."""
+        mine = self._recording_rank()
+        if mine is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:
+            return
+        known = mine.paths.get(id(module))
+        if known is None or known[0]() is not module:
+            return
+        tensor = next((each for each in _tensors_in(output) if each.is_floating_point()), None)
+        if tensor is not None and tensor.numel() <= _MOST_ELEMENTS:
+            mine.writer.write(_tensor_entry(Kind.OUTPUT, known[1], tensor))
+        prefix = next((prefix for prefix, root in mine.roots.items() if root() is module), None)
+        if prefix is not None:
+            inputs, mine.given = [*_tensors_in((mine.given, options))], ()
+            is_inside = any(each.grad_fn is not None for each in inputs)
+            mine.writer.write(Entry(Kind.SAMPLES, prefix, None if is_inside else _digests(inputs)))
+
+    def _record_root(self, mine: _RankTraining, module: Module) -> None:
+        """Record a model that runs for the first time, with its parameters."""
+        inside = {id(each) for each in module.modules()}
+        for prefix, root in list(mine.roots.items()):
+            if root() is None or id(root()) in inside:
+                del mine.roots[prefix]
+        prefix, number = "", 1
+        while prefix in mine.roots:
+            prefix, number = f"{type(module).__name__}{number if number > 1 else ''}:", number + 1
+        mine.roots[prefix] = ref(module)
+        for name, each in module.named_modules():
+            mine.paths[id(each)] = ref(each), prefix + (_WRAPPERS.sub("", name).rstrip(".") or type(each).__name__)
+        for name, parameter in mine.named_parameters():
+            if name.startswith(prefix):
+                mine.writer.write(_tensor_entry(Kind.START, name, parameter))
+                if self._recording.moved_by and id(parameter) not in mine.moved:
+                    mine.moved.add(id(parameter))
+                    with torch.no_grad():
+                        local = getattr(parameter, "_local_tensor", parameter)
+                        local.copy_(_moved(local, name, self._recording.moved_by))
+
+    # --- backward and step --------------------------------------------------------------------------------------------
+
+    def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def backward(tensor: Tensor, *arguments: Any, **options: Any) -> None:
+            mine = self._recording_rank()
+            if mine is not None and mine.roots:
+                self._record_random_draws(mine)
+                if tensor.numel() == 1 and not hasattr(tensor, "placements"):
+                    mine.writer.write(Entry(Kind.LOSS, str(current_user_site()), float(tensor.detach())))
+            original(tensor, *arguments, **options)
+
+        return backward
+
+    def _record_random_draws(self, mine: _RankTraining) -> None:
+        if mine.random is not None and not torch.equal(mine.random, torch.get_rng_state()):
+            mine.writer.write(Entry(Kind.RANDOM, str(current_user_site())))
+        mine.random = None
+
+    def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def clip_grad_norm_(parameters: Any, *arguments: Any, **options: Any) -> Any:
+            mine = self._recording_rank()
+            if mine is None or not mine.roots:
+                return original(parameters, *arguments, **options)
+            clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            self._record_gradients(mine, Kind.UNCLIPPED, clipped)
+            norm = original(clipped, *arguments, **options)
+            if not hasattr(norm, "placements"):
+                mine.writer.write(Entry(Kind.NORM, str(current_user_site()), float(norm)))
+            return norm
+
+        return clip_grad_norm_
+
+    def _wrap_dropout(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(original)
+        def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+            mine = self._recording_rank()
+            if mine is None or not training or not p:
+                return original(input, p, training, inplace)
+            self._note(mine, "dropout is off")
+            return original(input, p, False, inplace)
+
+        return dropout
+
+    def _wrap_attention(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(original)
+        def scaled_dot_product_attention(
+            query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *more: Any, **options: Any
+        ) -> Tensor:
+            if dropout_p and (mine := self._recording_rank()) is not None:
+                self._note(mine, "dropout is off")
+                dropout_p = 0.0
+            return original(query, key, value, attn_mask, dropout_p, *more, **options)
+
+        return scaled_dot_product_attention
+
+    def _optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
+        """Record the gradients that an optimizer is about to use; steps inside a step are not recorded."""
+        mine = self._recording_rank()
+        if mine is None or not mine.roots or mine.is_stepping:
+            return
+        mine.is_stepping = True
+        self._record_random_draws(mine)
+        groups = optimizer.param_groups
+        self._record_gradients(mine, Kind.GRADIENT, [each for group in groups for each in group["params"]])
+        for number, group in enumerate(groups):
+            mine.writer.write(Entry(Kind.RATE, f"group {number}", float(group.get("lr", 0.0))))
+
+    def optimizer_step_ended(self, rank: int, optimizer: Any) -> None:
+        """Record the parameters and the state of an optimizer that has stepped."""
+        mine = self._ranks.get(rank)
+        if mine is None or not mine.roots:
+            return
+        mine.is_stepping = False
+        if self._recording_rank() is not None:
+            own = parameter_ids_of(optimizer)  # a rank may get other parameters from the ranks that step them
+            for name, each in [pair for pair in mine.named_parameters() if id(pair[1]) in own]:
+                mine.writer.write(_tensor_entry(Kind.PARAMETER, name, each))
+                state = optimizer.state.get(each, {}).items()
+                for key, value in [(key, value) for key, value in state if getattr(value, "shape", ()) == each.shape]:
+                    if isinstance(value, Tensor) and value.dim():
+                        mine.writer.write(_tensor_entry(Kind.STATE, f"{key} of {name}", value))
+        mine.steps += 1
+        mine.writer.write(Entry(Kind.STEP, str(current_user_site())))
+
+    def _record_gradients(self, mine: _RankTraining, kind: Kind, parameters: Sequence[Tensor]) -> None:
+        names = {id(parameter): name for name, parameter in mine.named_parameters()}
+        for each in parameters:
+            if each.grad is not None:
+                name = names.get(id(each))
+                if name is None:
+                    self._note(mine, UNNAMED)
+                else:
+                    mine.writer.write(_tensor_entry(kind, name, each.grad))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _recording_rank(self) -> _RankTraining | None:
+        """Return the running rank's record; None outside ranks, in compilations, and once enough was recorded."""
+        if torch.compiler.is_compiling() or not self._host.is_rank_thread():
+            return None
+        mine = self._ranks.get(self._host.running_thread.rank)
+        return mine if mine is not None and mine.steps < self._recording.most_steps and mine.writer.has_room else None
+
+    def _note(self, mine: _RankTraining, text: str) -> None:
+        if text not in mine.noted:
+            mine.noted.add(text)
+            mine.writer.write(Entry(Kind.NOTE, text))
+
+
+def _tensor_entry(kind: Kind, name: str, tensor: Any) -> Entry:
+    """Return the entry of a tensor, of a DTensor with the place of its local part."""
+    part = None
+    if hasattr(tensor, "placements"):
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        if any(each.is_partial() for each in tensor.placements):
+            name += " (partial)"
+        _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+        part, tensor = Part(tuple(tensor.shape), tuple(offsets)), tensor._local_tensor
+    return Entry(kind, name, _array(tensor), str(tensor.dtype).removeprefix("torch."), part)
+
+
+def _array(tensor: Tensor) -> Any:
+    values = tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
+    values = values.cpu()
+    values = torch.view_as_real(values) if values.is_complex() else values
+    is_narrow = values.is_floating_point() and values.dtype not in (torch.float32, torch.float64)
+    return np.array((values.float() if is_narrow else values).numpy())  # a copy: the program goes on
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in a value, in order, through tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        if not hasattr(value, "placements"):
+            yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _tensors_in(each)
+    elif hasattr(value, "values") and callable(value.values):
+        for each in value.values():
+            yield from _tensors_in(each)
+
+
+def _digests(tensors: Sequence[Tensor]) -> list[bytes]:
+    """Return a digest of each sample: of its row in all tensors that have as many rows as the first one."""
+    arrays = [_array(each) for each in tensors if each.dim()]
+    rows = [each for each in arrays if len(each) == len(arrays[0])]
+    return [_digest([row[number] for row in rows]) for number in range(len(rows[0]) if rows else 0)]
+
+
+def _digest(values: Iterable[Any]) -> bytes:
+    hashed = blake2b(digest_size=8)
+    for each in values:
+        hashed.update(np.ascontiguousarray(each).tobytes())
+    return hashed.digest()
+
+
+def _moved(value: Any, name: str, by: float) -> Any:
+    """Return a tensor whose elements are moved up or down by one rounding; equal names have equal directions."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or hasattr(value, "placements"):
+        return value
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    signs = torch.randint(0, 2, value.shape, generator=generator).to(value.device, value.dtype) * 2 - 1
+    return value + value.detach() * signs * by

@@ -1,0 +1,136 @@
+"""What a rank of a compared run records, in a file of the rank: the tensors of each optimizer step, in order of time.
+
+Memory: a comparison reads one step of all ranks at a time. Files: at most `MOST_BYTES` for a rank and run; a rank that
+would write more stops recording, and the answer says how many steps were compared.
+"""
+
+import pickle
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+MOST_BYTES = 1 << 29
+UNNAMED = "not compared: parameters of no module that ran in training, which an optimizer steps"
+
+
+class Recording(NamedTuple):
+    """What the ranks of a run record, and what of the run is changed so that it can be compared."""
+
+    folder: str
+    most_steps: int
+    batches_of: str = ""
+    """The folder of the run whose batches the data loaders give; "" for their own batches."""
+    moved_by: float = 0.0
+    """The relative size of one rounding: parameters and inputs are moved by it, up or down. 0.0 for a run as it is."""
+    freezes_batch_norm: bool = True
+    """True if BatchNorm that is not synchronised uses its running statistics."""
+
+
+class Kind(Enum):
+    """The kind of a recorded value. In a step, differences are looked for in this order."""
+
+    NOTE = "note"
+    START = "parameter at the start"
+    SAMPLES = "samples"
+    OUTPUT = "output"
+    RANDOM = "random numbers"
+    LOSS = "loss"
+    UNCLIPPED = "gradient before clipping"
+    NORM = "norm"
+    GRADIENT = "gradient"
+    RATE = "learning rate"
+    PARAMETER = "parameter"
+    STATE = "optimizer state"
+    STEP = "step"
+    """The end of a step."""
+
+
+class Part(NamedTuple):
+    """The part of a whole tensor that a rank holds of it."""
+
+    shape: tuple[int, ...]
+    """The shape of the whole."""
+    offsets: tuple[int, ...]
+
+
+class Entry(NamedTuple):
+    """One recorded value of a rank.
+
+    The samples of a forward are None if its inputs are what another module computed.
+    """
+
+    kind: Kind
+    name: str = ""
+    value: Any = None
+    """An array; a number for `LOSS`, `NORM` and `RATE`; digests of the samples, or the line of a step."""
+    dtype: str = ""
+    part: Part | None = None
+    """Set for a DTensor: its value is the local part."""
+
+
+class RecordWriter:
+    """Writes the entries of one rank. The file is open from the start, as a rank may not open one unnoticed later."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = open(file, "wb", buffering=0)  # noqa: SIM115 - the rank's process ends with os._exit
+        self.close = self._file.close
+        self._left = MOST_BYTES
+        self.has_room = True
+
+    def write(self, entry: Any) -> None:
+        """Write an entry, if there is room for it. The ends of steps are always written."""
+        data = pickle.dumps(entry, protocol=5)
+        self.has_room = self.has_room and len(data) <= self._left
+        if self.has_room or entry[0] is Kind.STEP:
+            self._left -= len(data)
+            self._file.write(data)
+
+
+def read_entries(file: Path) -> Iterator[Any]:
+    """Yield what was written into a file; an end in the middle of an entry is the end."""
+    with open(file, "rb") as opened:
+        while True:
+            try:
+                yield pickle.load(opened)
+            except (EOFError, pickle.UnpicklingError):
+                return
+
+
+class RecordedStep:
+    """The entries of one rank up to the end of one optimizer step."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.by_name: dict[tuple[Kind, str], list[Entry]] = {}
+        for each in entries:
+            self.by_name.setdefault((each.kind, each.name), []).append(each)
+
+    @property
+    def is_whole(self) -> bool:
+        """False if only the end of the step was recorded."""
+        return len(self.entries) > 1
+
+    def of_kind(self, kind: Kind) -> list[Entry]:
+        """Return the entries of a kind, in order of time."""
+        return [each for each in self.entries if each.kind is kind]
+
+    def array(self, kind: Kind, name: str) -> Array | None:
+        """Return the latest value of this kind and name, in double precision; None if there is none."""
+        found = self.by_name.get((kind, name))
+        return None if not found else np.asarray(found[-1].value, dtype=np.float64)
+
+
+def read_steps(folder: Path, rank: int) -> Iterator[RecordedStep]:
+    """Yield the steps of a rank; what follows the last step is left out."""
+    entries: list[Entry] = []
+    for each in read_entries(folder / f"{rank}.records"):
+        entries.append(each)
+        if each.kind is Kind.STEP:
+            yield RecordedStep(entries)
+            entries = []

@@ -1,0 +1,234 @@
+"""Trainings on several ranks against one: a planted bug is found where it begins, its correct twin is the same."""
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import ddpsim
+from ddpsim.scenarios.cli import main
+from ddpsim.simulator.comparing.comparison import Answer
+from tests.comparing import trainings
+from tests.kit.rows import rows
+
+OWN = "each rank has its own, and their mean is the reference's"
+AGAIN = "as of one division by 4, the number of ranks, too many"
+SUM = "as of one division by 4, the number of ranks, too few"
+SCALED = "gradients were clipped, or scaled, by another number than on the reference"
+OUTPUTS = "its samples are the same, and so are the outputs before it"
+COUNTS = "as where each divides by its own count"
+
+BUGS = [
+    ("wrapped", "loss times world", "the mean of the ranks' losses is x 4", "the loss is scaled"),
+    ("wrapped", "averaged twice", "gradient of 0.weight is x 1/4", AGAIN),
+    ("wrapped", "summed after", "gradient of 0.weight is x 4", SUM),
+    ("wrapped", "weight decay of rank", "parameter of 0.weight on ranks 1-3", "the gradients of the step are the same"),
+    ("not_synchronised", "no_sync", "gradient of 0.weight differs", OWN),
+    ("by_hand", "forgotten", "gradient of 2.weight differs", OWN),
+    ("by_hand", "summed", "gradient of 0.weight is x 4", SUM),
+    ("by_hand", "over pairs", "gradient of 0.weight differs", "that of ranks 0, 1 and of ranks 2, 3, and the mean"),
+    ("by_hand", "divided twice", "gradient of 0.weight is x 1/4", AGAIN),
+    ("by_hand", "of rank 0", "gradient of 0.weight differs", ""),
+    ("by_hand", "not reduced", "gradient of 0.weight differs", OWN),
+    ("by_hand", "zeroed", "gradient of 2.weight on rank 1 is x 0", "all of it is zero"),
+    ("by_hand", "other start", "0.weight starts on rank 1 with other values", ""),
+    ("accumulated", "each time", "gradient of 0.weight differs", ""),
+    ("accumulated_in_ddp", "first only", "gradient of 0.weight differs", OWN),
+    ("clipped", "before", "gradient before clipping of 0.weight differs", OWN),
+    ("clipped", "norm over replicas", "gradient of 0.weight is x 1/2", SCALED),
+    ("mixed", "averaged twice", "gradient of 0.weight is x 1/4", AGAIN),
+    ("scaled", "scale of rank", "the mean of the ranks' losses differs", COUNTS),
+    ("token_mean", "local count", "the mean of the ranks' losses differs", COUNTS),
+    ("head_outside", "not reduced", "gradient of Linear:weight differs", OWN),
+    ("by_index", "summed", "gradient of 0.weight is x 4", SUM),
+    ("split", "input not summed", "gradient of before.weight differs", "their sum is the reference's"),
+    ("split", "bias on each rank", "output of Split differs", OUTPUTS),
+    ("split", "output not summed", "output of Split differs", OUTPUTS),
+    ("split", "shards divided", "gradient of first_weight is x 1/4", AGAIN),
+    ("split", "local norm", "gradient of first_weight differs", "as by a clip to the rank's own norm"),
+    ("local_steps", "", "gradient of 0.weight differs", OWN),
+    ("owned", "not sent", "output of 0 on ranks 0, 2, 3 differs", OUTPUTS),
+]
+OF_DAY = ("averaged twice", "over pairs", "bias on each rank")
+CORRECT = [name for name in dict.fromkeys(row[0] for row in BUGS) if name != "local_steps"]
+
+
+def compare(name, bug="", world_size=4, **options):
+    torch.manual_seed(0)
+    return ddpsim.compare(getattr(trainings, name), world_size, args=(bug,), **options)
+
+
+def check_bug(name, bug, line, cause, **options):
+    found = compare(name, bug, **options)
+    assert found.answer is Answer.DIFFERENT, found
+    assert found.line.startswith(f"step {int(name == 'owned')}: {line}")
+    causes = [each.text for each in found.lines if each.label == "cause"]
+    assert (cause in causes[0]) if cause else not causes
+
+
+@rows(("name", "bug", "line", "cause"), [row for row in BUGS if row[1] in OF_DAY])
+def test_a_bug_is_found_where_it_begins(name, bug, line, cause):
+    check_bug(name, bug, line, cause)
+
+
+@pytest.mark.tier("ci")
+@rows(("name", "bug", "line", "cause"), [row for row in BUGS if row[1] not in OF_DAY])
+def test_each_bug_is_found_where_it_begins(name, bug, line, cause):
+    check_bug(name, bug, line, cause)
+
+
+@pytest.mark.tier("ci")
+@rows("name", [*CORRECT, "normalised"])
+def test_a_correct_training_is_the_same(name):
+    found = compare(name)
+    assert found.is_same, found
+    assert found.line.startswith("2 steps, in each ")
+
+
+def test_a_correct_training_says_what_was_compared():
+    found = compare("split")
+    assert str(found) == (
+        "THE SAME  split on 4 ranks, against 1 rank\n"
+        "  same    2 steps, in each 2 outputs, 6 gradients, 6 parameters\n"
+        "  note    each of 4 ranks gets the same samples"
+    )
+
+
+def test_what_is_switched_off_is_said():
+    notes = "BatchNorm without synchronisation uses its running statistics", "dropout is off"
+    assert compare("normalised").notes == notes
+
+
+@rows(
+    ("name", "bug", "line"),
+    [
+        (
+            "own_samples",
+            "",
+            "at step 0 the reference saw other samples: 4 for 16; if ranks draw their own, it cannot",
+        ),
+        (
+            "averaged_parameters",
+            "",
+            "step 0: gradient of 0.weight differs by 226 % on each rank, and the outputs of step 1 are the same: ...",
+        ),
+        (
+            "wrapped",
+            "rate of world",
+            "at step 0 the learning rate of group 0 is x 4, and all gradients are the same: ...",
+        ),
+    ],
+)
+def test_what_one_rank_cannot_repeat_is_not_known(name, bug, line):
+    found = compare(name, bug)
+    assert found.answer is Answer.UNKNOWN
+    assert found.line.startswith(line.removesuffix("..."))
+
+
+def test_a_pipeline_of_two_stages():
+    assert compare("staged", world_size=2).is_same
+    check_bug("staged", "micro-batches summed", "gradient of 0.weight is x 2", SCALED, world_size=2)
+
+
+@pytest.mark.tier("ci")
+@rows(
+    ("bug", "line", "cause"),
+    [
+        ("", "", ""),
+        ("divided again", "gradient of 0.weight is x 1/2", "as of one division by 2, the number of ranks, too many"),
+        ("zero on a shard", "gradient of 0.weight on rank 1 is x 0", "all of it is zero"),
+        ("local norm", "gradient of 0.weight differs", ""),
+    ],
+)
+def test_fsdp2(bug, line, cause):
+    if line:
+        check_bug("sharded", bug, line, cause, world_size=2, isolation="process")
+    else:
+        assert compare("sharded", bug, 2, isolation="process").is_same
+
+
+@pytest.mark.tier("nightly")
+def test_hsdp():
+    assert compare("sharded", "replicas", isolation="process").is_same
+    check_bug("sharded", "replicas divided", "gradient of 0.weight is x 1/4", AGAIN, isolation="process")
+
+
+@pytest.mark.tier("ci")
+def test_a_sharded_optimizer():
+    assert compare("zero", world_size=2, isolation="process").is_same
+
+
+def test_two_models_in_one_step_and_no_step_at_all():
+    assert compare("head_outside").is_same
+    found = ddpsim.compare(lambda rank: None, 2)
+    assert (found.answer, found.line) == (
+        Answer.UNKNOWN,
+        "no optimizer of torch stepped a model that ran in training: nothing is compared",
+    )
+
+
+PROGRAM = """
+    import argparse, torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--summed", action="store_true")
+    batch, summed = vars(parser.parse_args()).values()
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(2):
+        rows = torch.randn(4, 3, generator=generator)
+        rank = dist.get_rank()
+        optimizer.zero_grad()
+        model(rows[rank * batch : (rank + 1) * batch]).square().mean().backward()
+        if summed:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.tier("ci")
+def test_on_the_console(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
+
+    def run(*words):
+        return main(["compare", "--world-size", "2", *words]), capsys.readouterr().out
+
+    status, text = run("train.py")
+    assert (status, text.splitlines()[1]) == (
+        3,
+        "  why     at step 0 the reference saw other samples: 2 for 4; if ranks draw their own, it cannot",
+    )
+    status, text = run("--against", "1", "--json", "train.py", "--summed")
+    assert (status, json.loads(text)["answer"]) == (3, "not known")
+    status, text = run("--against", "--batch 2", "train.py")
+    assert (status, text.splitlines()[0]) == (0, "THE SAME  train.py on 2 ranks, against --batch 2 on 2 ranks")
+    status, text = run("--against", "--summed", "--json", "train.py")
+    found = json.loads(text)
+    assert (status, found["line"]) == (1, "step 0: gradient of weight is x 1/2")
+    assert found["first"]["factor"] == pytest.approx(0.5)
+
+
+@rows(
+    ("options", "line"),
+    [
+        ({"against": 0}, "against is 0, expected 1 to 4, the number of ranks: correct it"),
+        (
+            {"against": "--tp 1"},
+            "against is '--tp 1', arguments, but only a program takes some: give a number of ranks",
+        ),
+        ({"steps": 0}, "steps is 0, expected a whole number from 1: correct it"),
+    ],
+)
+def test_bad_arguments(options, line):
+    with pytest.raises(ddpsim.UsageError) as raised:
+        compare("by_hand", **options)
+    assert str(raised.value) == line
