@@ -22,15 +22,16 @@ TYPE_NAMES = {
 """C++ names of element types (caffe2::TypeMeta)."""
 
 
-def check_tensors(schema: str, tensors: Sequence[Tensor]) -> None:
-    """Raise if there is no tensor, or if one is sparse. `schema` is the name of the operator that torch dispatches."""
+def check_tensors(schema: str, tensors: Sequence[Tensor], *, are_dense: bool = True) -> None:
+    """Raise if there is no tensor, or if one is sparse where all `are_dense`. `schema` is the name of the operator that
+    torch dispatches."""
     if not tensors:
         raise NotImplementedError(
             "There were no tensor arguments to this function (e.g., you passed an empty list of Tensors), but no "
             f"fallback function is registered for schema c10d::{schema}."
         )
     for tensor in tensors:
-        if tensor.layout is not torch.strided:
+        if are_dense and tensor.layout is not torch.strided:
             raise missing_kernel_error(schema, tensor)
 
 
@@ -87,10 +88,10 @@ def check_same_count(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Non
 
 
 def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | None:
-    """Return a text on how a tensor's dtype, device or shape differs from that of `model`; None if it does not."""
-    dtype, device, shape = model.dtype, model.device, model.shape
+    """Return a text on how a tensor's dtype, device, layout or shape differs from that of `model`; None if it does not."""
+    dtype, device, shape, layout = model.dtype, model.device, model.shape, model.layout
     for position, tensor in enumerate(tensors):
-        if tensor.dtype is not dtype or tensor.device != device:
+        if tensor.dtype is not dtype or tensor.device != device or tensor.layout is not layout:
             expected, found = _tensor_options_text(model), _tensor_options_text(tensor)
             return f"tensor type at index {position} (expected {expected}, got {found})"
         if tensor.shape != shape:
@@ -98,15 +99,24 @@ def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | Non
     return None
 
 
-def list_length_error(kind: str, tensors: Sequence[Tensor], size: int) -> str | None:
-    """Return a text that says what is wrong with the root's list in gather or scatter, which needs one tensor for each
-    rank."""
-    if len(tensors) == size:
-        return None
-    return (
-        f"Incorrect {kind} list size {len(tensors)}. {kind.capitalize()} list size should be {size}, same as size of "
-        "the process group."
-    )
+def root_list_error(
+    kinds: tuple[str, str], lists: Sequence[Sequence[Tensor]], own: Sequence[Tensor], size: int, *, is_root: bool
+) -> str | None:
+    """Return a text that says what is wrong with the lists in gather or scatter: one with a tensor for each rank on the
+    root, none elsewhere. Every rank has one tensor of its `own`. `kinds`: what the own tensor is, and what the lists."""
+    mine, kind = kinds
+    if len(own) != 1:
+        return f"requires a single-element {mine} tensor list"
+    if not is_root:
+        return f"requires empty {kind} on non-root" if lists else None
+    if len(lists) != 1:
+        return f"requires a single-element {kind} list containing a list with {size} tensors."
+    if len(lists[0]) != size:
+        text = f"Incorrect {kind} list size {len(lists[0])}. {kind.capitalize()} list size should be {size}, same as"
+        return f"{text} size of the process group."
+    if (problem := difference_from_model(lists[0], own[0])) is not None:
+        return f"invalid {problem}"
+    return None
 
 
 def missing_kernel_error(schema: str, tensor: Tensor) -> NotImplementedError:
@@ -119,6 +129,11 @@ def missing_kernel_error(schema: str, tensor: Tensor) -> NotImplementedError:
 def scalar_name(dtype: torch.dtype) -> str:
     """Return the C++ name of a dtype (c10::ScalarType), such as `Half`."""
     return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")
+
+
+def layout_name(tensor: Tensor) -> str:
+    """Return the C++ name of a tensor's layout (c10::Layout), such as `Strided`."""
+    return {torch.strided: "Strided", torch.sparse_coo: "Sparse"}.get(tensor.layout, str(tensor.layout))
 
 
 def shape_text(tensor: Tensor) -> str:
@@ -134,6 +149,6 @@ def bare_shape_text(tensor: Tensor) -> str:
 def _tensor_options_text(tensor: Tensor) -> str:
     dtype = TYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
     return (
-        f"TensorOptions(dtype={dtype}, device={tensor.device}, layout=Strided, requires_grad=false (default), "
+        f"TensorOptions(dtype={dtype}, device={tensor.device}, layout={layout_name(tensor)}, requires_grad=false (default), "
         "pinned_memory=false (default), memory_format=(nullopt))"
     )

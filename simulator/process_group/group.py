@@ -49,9 +49,9 @@ class SimulatedGroup(NamedGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce tensors onto every rank, in place."""
         reduction, factor = _reduction_of(opts)
-        rules = rules_for(self._rules, tensors[0])
-        rules.check_all_reduce(tensors[0], reduction)
-        signature = _signature_of("all_reduce", tensors, reduction)
+        rules = self._rules_for_call("allreduce_", tensors, tensors, are_dense=False)
+        rules.check_all_reduce(tensors, reduction)
+        signature = _signature_of("all_reduce", tensors[:1], reduction)  # gloo's ranks need not have equally many
         return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("allreduce_coalesced_")
@@ -71,17 +71,18 @@ class SimulatedGroup(NamedGroup):
         stay unchanged.
         """
         rules = self._rules_for_call("reduce_", tensors, tensors)
-        rules.check_in_place(tensors)
+        root = self._global_root("reduce", opts.rootRank)
+        rules.check_reduce(tensors, opts.rootTensor)
         reduction, factor = _reduction_of(opts)
-        signature = _signature_of("reduce", tensors, reduction, self._global_root("reduce", opts.rootRank))
+        signature = _signature_of("reduce", tensors, reduction, root)
         return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
         """Reduce lists of tensors, one tensor for each rank; each rank gets one of the results."""
-        inputs = input_lists[0]
-        rules = self._rules_for_call("reduce_scatter_", [*outputs, *inputs], outputs)
-        rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
+        inputs = input_lists[0] if input_lists else []
+        rules = self._rules_for_call("reduce_scatter_", [*outputs, *inputs], [*outputs, *inputs])
+        rules.check_reduce_scatter(outputs, inputs, self._group_rank, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("reduce_scatter", inputs, reduction)
         return self._issue_reduction(rules, signature, inputs, outputs, factor)
@@ -114,21 +115,24 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("broadcast_")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Copy the root's tensors to every rank."""
+        """Copy one tensor of the root to all tensors of every rank; a rank has one tensor, unless it has several on
+        gloo."""
         rules = self._rules_for_call("broadcast_", tensors, tensors)
-        rules.check_in_place(tensors)
-        root = self._global_root("broadcast", opts.rootRank)
-        signature = _signature_of("broadcast", tensors, root=root)
-        return self._issue_collective(rules, signature, Payload(tensors, tensors), tensors)
+        root, first = self._global_root("broadcast", opts.rootRank), opts.rootTensor
+        rules.check_broadcast(tensors, first)
+        signature = _signature_of("broadcast", tensors[:1], root=root)
+        moved = [tensors[first], *tensors[:first], *tensors[first + 1 :]] if first else tensors
+        return self._issue_collective(rules, signature, Payload(moved, moved), tensors)
 
     @dispatches_as("allgather_")
     def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Collect every rank's tensor on every rank."""
-        outputs = output_lists[0]
+        """Collect every rank's tensor on every rank, or its tensors, once for each of them, on gloo."""
         rules = self._rules_for_call("allgather_", inputs, inputs)
-        alike = rules.check_all_gather(outputs, inputs[0], self._group_rank, len(self._members))
+        alike = rules.check_all_gather(output_lists, inputs, self._group_rank, len(self._members))
+        outputs = output_lists[0] if len(inputs) == 1 else [tensor for each in output_lists for tensor in each]
         signature = _signature_of("all_gather", alike)
-        return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
+        result = outputs if len(inputs) == 1 else output_lists
+        return self._issue_collective(rules, signature, Payload(inputs, outputs), result)
 
     @dispatches_as("_allgather_base_")
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
@@ -162,12 +166,11 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("gather_")
     def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
         """Collect every rank's tensor on the root."""
-        is_root = opts.rootRank == self._group_rank
-        outputs = output_lists[0] if output_lists and is_root else []
         rules = self._rules_for_call("gather_", inputs, inputs)
         root = self._global_root("gather", opts.rootRank)
-        if is_root:
-            rules.check_root_list("gather", "output", outputs, inputs[0], len(self._members))
+        is_root = opts.rootRank == self._group_rank
+        rules.check_root_list("gather", ("input", "output"), output_lists, inputs, len(self._members), is_root=is_root)
+        outputs = output_lists[0] if is_root else []
         signature = _signature_of("gather", inputs, root=root)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
@@ -190,12 +193,11 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("scatter_")
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:
         """Distribute the root's tensors, one to each rank."""
-        is_root = opts.rootRank == self._group_rank
-        inputs = input_lists[0] if input_lists and is_root else []
         rules = self._rules_for_call("scatter_", outputs, outputs)
         root = self._global_root("scatter", opts.rootRank)
-        if is_root:
-            rules.check_root_list("scatter", "input", inputs, outputs[0], len(self._members))
+        is_root = opts.rootRank == self._group_rank
+        rules.check_root_list("scatter", ("output", "input"), input_lists, outputs, len(self._members), is_root=is_root)
+        inputs = input_lists[0] if is_root else []
         signature = _signature_of("scatter", outputs, root=root)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
@@ -262,9 +264,9 @@ class SimulatedGroup(NamedGroup):
         return self._issue_message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
 
     def _check_message_arguments(self, schema: str, tensors: list[Tensor], tag: int) -> None:
-        arguments.check_tensors(schema, tensors)
+        rules = self._rules_for_call(schema, tensors, tensors)
         arguments.check_tag(schema.rstrip("_"), tag)
-        rules_for(self._rules, tensors[0]).check_message(tensors, tag)
+        rules.check_message(tensors, tag)
 
     def _issue_message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
         if peer == self._issuer.rank and not self._issuer.has_nccl:
@@ -305,9 +307,14 @@ class SimulatedGroup(NamedGroup):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
-        """Check a call's tensors as torch does, and return the backend's checks for the device of `models[0]`."""
-        arguments.check_tensors(schema, tensors)
+    def _rules_for_call(
+        self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor], *, are_dense: bool = True
+    ) -> GlooRules:
+        """Check a call's tensors as torch's dispatcher does, and return the backend's checks for the device of
+        `models[0]`."""
+        if self.is_backend:
+            return self._rules.of_cpu
+        arguments.check_tensors(schema, tensors, are_dense=are_dense)
         return rules_for(self._rules, models[0])
 
     def _issue_reduction(

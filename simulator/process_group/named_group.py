@@ -43,6 +43,9 @@ _NOT_OF_GLOO = {
 class NamedGroup(ProcessGroup):
     """One rank's handle of a process group, without the methods that issue calls."""
 
+    is_backend = False
+    """True if the program has made the group as a backend's object, which torch's dispatcher does not stand before."""
+
     def __init__(
         self,
         issuer: CallIssuer,
