@@ -1,6 +1,7 @@
 """Argument checks that torch makes before it calls a backend, or that are equal for all backends."""
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from operator import index
 
 import torch
@@ -57,6 +58,23 @@ def check_whole_numbers(operation: str, values: Sequence[object]) -> None:
             raise TypeError(f"{operation}(): incompatible function arguments: {value!r} is no integer") from None
 
 
+def whole_numbers(operation: str, values: Sequence[int]) -> Sequence[int]:
+    """Return the integers that torch's binding takes from a sequence; a tensor is none."""
+    if isinstance(values, Tensor):
+        raise TypeError(f"{operation}(): incompatible function arguments: {values!r} is no sequence of integers")
+    check_whole_numbers(operation, values)
+    return [index(value) for value in values]
+
+
+def time_limit(method: str, timeout: object) -> timedelta:
+    """Return a time-out that torch's binding takes: seconds may be a float, but no integer."""
+    if isinstance(timeout, float):
+        return timedelta(seconds=timeout)
+    if not isinstance(timeout, timedelta):
+        raise TypeError(f"{method}(): incompatible function arguments: timeout is {timeout!r}, expected a timedelta")
+    return timeout
+
+
 def splits_error(
     output: Tensor, tensor: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], size: int
 ) -> str | None:
@@ -88,7 +106,7 @@ def check_same_count(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Non
 
 
 def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | None:
-    """Return a text on how a tensor's dtype, device, layout or shape differs from that of `model`; None if it does not."""
+    """Return a text on how a tensor's dtype, device, layout or shape differs from that of `model`; None if not."""
     dtype, device, shape, layout = model.dtype, model.device, model.shape, model.layout
     for position, tensor in enumerate(tensors):
         if tensor.dtype is not dtype or tensor.device != device or tensor.layout is not layout:
@@ -103,7 +121,7 @@ def root_list_error(
     kinds: tuple[str, str], lists: Sequence[Sequence[Tensor]], own: Sequence[Tensor], size: int, *, is_root: bool
 ) -> str | None:
     """Return a text that says what is wrong with the lists in gather or scatter: one with a tensor for each rank on the
-    root, none elsewhere. Every rank has one tensor of its `own`. `kinds`: what the own tensor is, and what the lists."""
+    root, none elsewhere. Every rank has one tensor of its `own`. `kinds`: what these two are, input or output."""
     mine, kind = kinds
     if len(own) != 1:
         return f"requires a single-element {mine} tensor list"
@@ -149,6 +167,6 @@ def bare_shape_text(tensor: Tensor) -> str:
 def _tensor_options_text(tensor: Tensor) -> str:
     dtype = TYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
     return (
-        f"TensorOptions(dtype={dtype}, device={tensor.device}, layout={layout_name(tensor)}, requires_grad=false (default), "
-        "pinned_memory=false (default), memory_format=(nullopt))"
+        f"TensorOptions(dtype={dtype}, device={tensor.device}, layout={layout_name(tensor)}, "
+        "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))"
     )

@@ -212,12 +212,18 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("alltoall_base_")
     def all_to_all_single(
-        self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
     ) -> Any:
         """Send rows of rank i's tensor to rank j, as many as the split sizes say; equal parts without split sizes."""
         size = len(self._members)
         arguments.check_tensors("alltoall_base_", [output, tensor])
-        arguments.check_whole_numbers("all_to_all_single", [*output_splits, *input_splits])
+        output_splits = arguments.whole_numbers("all_to_all_single", output_splits)
+        input_splits = arguments.whole_numbers("all_to_all_single", input_splits)
         rules = rules_for(self._rules, tensor)
         rules.check_all_to_all_single(output, tensor)
         refusal = arguments.splits_error(output, tensor, output_splits, input_splits, size)
