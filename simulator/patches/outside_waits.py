@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import Store
+from torch.distributed import DistStoreError
 from torch.utils.file_baton import FileBaton
 
 from ddpsim.simulator.kernel.requests import AwaitOutside, ReadClock
@@ -176,18 +177,14 @@ class OutsideWaits:
 
     def _wrap_store_wait(self, original: Callable[..., None]) -> Callable[..., None]:
         @_named_as(original)
-        def wait(store: Store, keys: list[str], timeout: timedelta | None = None) -> None:
-            if not self._host.is_rank_thread() or store.check(keys):
-                original(store, keys, *([] if timeout is None else [timeout]))
-                return
-            limit: Any = store.timeout if timeout is None else timeout  # type: ignore[attr-defined]  # seconds, too
-            seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
-            if not self._wait_for(lambda: store.check(keys) or None, _KEY, seconds):
-                try:
-                    original(store, keys, timedelta(milliseconds=1))
-                except RuntimeError as error:  # torch's, which tells the time
-                    text = str(error).replace("after 1ms", f"after {round(seconds * 1000)}ms")
-                    raise type(error)(text) from None
+        def wait(store: Any, keys: list[str], *timeout: Any) -> None:
+            if self._host.is_rank_thread() and not store.check(keys):
+                limit = timeout[0] if timeout else store.timeout
+                seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+                if not self._wait_for(lambda: store.check(keys) or None, _KEY, seconds):
+                    names = ", ".join(f"/{key}" for key in keys)
+                    raise DistStoreError(f"wait timeout after {round(seconds * 1000)}ms, keys: {names}")
+            original(store, keys, *timeout)
 
         return wait
 

@@ -23,16 +23,16 @@ TYPE_NAMES = {
 """C++ names of element types (caffe2::TypeMeta)."""
 
 
-def check_tensors(schema: str, tensors: Sequence[Tensor], *, are_dense: bool = True) -> None:
-    """Raise if there is no tensor, or if one is sparse where all `are_dense`. `schema` is the name of the operator that
-    torch dispatches."""
+def check_tensors(schema: str, tensors: Sequence[Tensor]) -> None:
+    """Raise if there is no tensor, or if one is sparse, for which only allreduce_ has a kernel. `schema` is the name of
+    the operator that torch dispatches."""
     if not tensors:
         raise NotImplementedError(
             "There were no tensor arguments to this function (e.g., you passed an empty list of Tensors), but no "
             f"fallback function is registered for schema c10d::{schema}."
         )
     for tensor in tensors:
-        if are_dense and tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided and schema != "allreduce_":
             raise missing_kernel_error(schema, tensor)
 
 
@@ -44,26 +44,19 @@ def check_root(operation: str, root: int, size: int) -> None:
 
 def check_peer(operation: str, peer: int, size: int) -> None:
     """Raise unless the other rank of a message is in the group. (gloo waits for such a rank forever, or crashes.)"""
-    check_whole_numbers(operation, (peer,))
+    whole_numbers(operation, (peer,))
     if not 0 <= peer < size:
         raise RuntimeError(f"ProcessGroupGloo::{operation}: invalid rank: {peer} (the group has ranks 0 to {size - 1})")
 
 
-def check_whole_numbers(operation: str, values: Sequence[object]) -> None:
-    """Raise unless torch's binding can convert the values to integers."""
-    for value in values:
-        try:
-            index(value)  # type: ignore[arg-type]
-        except TypeError:
-            raise TypeError(f"{operation}(): incompatible function arguments: {value!r} is no integer") from None
-
-
 def whole_numbers(operation: str, values: Sequence[int]) -> Sequence[int]:
-    """Return the integers that torch's binding takes from a sequence; a tensor is none."""
-    if isinstance(values, Tensor):
-        raise TypeError(f"{operation}(): incompatible function arguments: {values!r} is no sequence of integers")
-    check_whole_numbers(operation, values)
-    return [index(value) for value in values]
+    """Return the values as integers. Raise if torch's binding would: a tensor is no sequence of integers."""
+    try:
+        if not isinstance(values, Tensor):
+            return [index(value) for value in values]
+    except TypeError:
+        pass
+    raise TypeError(f"{operation}(): incompatible function arguments: {values!r}, expected integers")
 
 
 def time_limit(method: str, timeout: object) -> timedelta:
@@ -92,10 +85,10 @@ def splits_error(
     return None
 
 
-def check_tag(operation: str, tag: object) -> None:
+def check_tag(operation: str, tag: int) -> None:
     """Raise unless torch's binding can convert the tag to a C int."""
-    check_whole_numbers(operation, (tag,))
-    if not -(2**31) <= index(tag) < 2**31:  # type: ignore[arg-type]
+    whole_numbers(operation, (tag,))
+    if not -(2**31) <= index(tag) < 2**31:
         raise TypeError(f"{operation}(): incompatible function arguments: tag {tag} does not fit into a C int")
 
 
@@ -117,7 +110,7 @@ def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | Non
     return None
 
 
-def root_list_error(
+def lists_error(
     kinds: tuple[str, str], lists: Sequence[Sequence[Tensor]], own: Sequence[Tensor], size: int, *, is_root: bool
 ) -> str | None:
     """Return a text that says what is wrong with the lists in gather or scatter: one with a tensor for each rank on the

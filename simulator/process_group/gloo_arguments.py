@@ -158,18 +158,9 @@ class GlooRules:
         if tensors[0].layout is not torch.strided:
             raise _error("allreduce_coalesced", "unsupported layout")
 
-    def check_root_list(
-        self,
-        operation: str,
-        kinds: tuple[str, str],
-        lists: Sequence[Sequence[Tensor]],
-        own: Sequence[Tensor],
-        size: int,
-        *,
-        is_root: bool,
-    ) -> None:
-        """Check the root's list in gather and scatter, which has a tensor for each rank, with equal dtype and shape."""
-        if (problem := arguments.root_list_error(kinds, lists, own, size, is_root=is_root)) is not None:
+    def check_lists(self, operation: str, problem: str | None) -> None:
+        """Raise if there is a problem with the lists of a gather or scatter."""
+        if problem is not None:
             raise _error(operation, problem)
 
     def check_reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], rank: int, size: int) -> None:

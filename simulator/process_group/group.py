@@ -49,7 +49,7 @@ class SimulatedGroup(NamedGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce tensors onto every rank, in place."""
         reduction, factor = _reduction_of(opts)
-        rules = self._rules_for_call("allreduce_", tensors, tensors, are_dense=False)
+        rules = self._rules_for_call("allreduce_", tensors, tensors)
         rules.check_all_reduce(tensors, reduction)
         signature = _signature_of("all_reduce", tensors[:1], reduction)  # gloo's ranks need not have equally many
         return self._issue_reduction(rules, signature, tensors, tensors, factor)
@@ -129,10 +129,9 @@ class SimulatedGroup(NamedGroup):
         """Collect every rank's tensor on every rank, or its tensors, once for each of them, on gloo."""
         rules = self._rules_for_call("allgather_", inputs, inputs)
         alike = rules.check_all_gather(output_lists, inputs, self._group_rank, len(self._members))
-        outputs = output_lists[0] if len(inputs) == 1 else [tensor for each in output_lists for tensor in each]
-        signature = _signature_of("all_gather", alike)
+        outputs = [tensor for each in output_lists for tensor in each]
         result = outputs if len(inputs) == 1 else output_lists
-        return self._issue_collective(rules, signature, Payload(inputs, outputs), result)
+        return self._issue_collective(rules, _signature_of("all_gather", alike), Payload(inputs, outputs), result)
 
     @dispatches_as("_allgather_base_")
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
@@ -169,7 +168,8 @@ class SimulatedGroup(NamedGroup):
         rules = self._rules_for_call("gather_", inputs, inputs)
         root = self._global_root("gather", opts.rootRank)
         is_root = opts.rootRank == self._group_rank
-        rules.check_root_list("gather", ("input", "output"), output_lists, inputs, len(self._members), is_root=is_root)
+        kinds, size = ("input", "output"), len(self._members)
+        rules.check_lists("gather", arguments.lists_error(kinds, output_lists, inputs, size, is_root=is_root))
         outputs = output_lists[0] if is_root else []
         signature = _signature_of("gather", inputs, root=root)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
@@ -196,7 +196,8 @@ class SimulatedGroup(NamedGroup):
         rules = self._rules_for_call("scatter_", outputs, outputs)
         root = self._global_root("scatter", opts.rootRank)
         is_root = opts.rootRank == self._group_rank
-        rules.check_root_list("scatter", ("output", "input"), input_lists, outputs, len(self._members), is_root=is_root)
+        kinds, size = ("output", "input"), len(self._members)
+        rules.check_lists("scatter", arguments.lists_error(kinds, input_lists, outputs, size, is_root=is_root))
         inputs = input_lists[0] if is_root else []
         signature = _signature_of("scatter", outputs, root=root)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
@@ -313,14 +314,12 @@ class SimulatedGroup(NamedGroup):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _rules_for_call(
-        self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor], *, are_dense: bool = True
-    ) -> GlooRules:
+    def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
         """Check a call's tensors as torch's dispatcher does, and return the backend's checks for the device of
         `models[0]`."""
         if self.is_backend:
             return self._rules.of_cpu
-        arguments.check_tensors(schema, tensors, are_dense=are_dense)
+        arguments.check_tensors(schema, tensors)
         return rules_for(self._rules, models[0])
 
     def _issue_reduction(

@@ -99,18 +99,9 @@ class NcclRules(GlooRules):
         """Raise: NCCL has no all_gather_coalesced."""
         raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
 
-    def check_root_list(
-        self,
-        operation: str,
-        kinds: tuple[str, str],
-        lists: Sequence[Sequence[Tensor]],
-        own: Sequence[Tensor],
-        size: int,
-        *,
-        is_root: bool,
-    ) -> None:
-        """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
-        if (problem := arguments.root_list_error(kinds, lists, own, size, is_root=is_root)) is not None:
+    def check_lists(self, operation: str, problem: str | None) -> None:
+        """Raise if there is a problem with the lists of a gather or scatter."""
+        if problem is not None:
             raise ValueError(f"ProcessGroupNCCL::{operation}: {problem}")
 
     def check_reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], rank: int, size: int) -> None:

@@ -401,9 +401,7 @@ def test_gloo_made_directly_refuses_what_gloo_itself_refuses():
             lambda group: group.broadcast([one, sparse], dist.BroadcastOptions())
         ),
         "reduce: only supports dense tensors": lambda group: group.reduce([sparse], dist.ReduceOptions()),
-        "allgather: requires non-empty input tensor list": lambda group: group.allgather(
-            [], [], c10d.AllgatherOptions()
-        ),
+        "allgather: requires non-empty input tensor list": lambda group: group.allgather([], []),
         "allgather_coalesced: requires non-empty input tensor list": lambda group: group.allgather_coalesced(
             [], [], c10d.AllgatherOptions()
         ),

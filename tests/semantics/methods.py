@@ -203,9 +203,7 @@ def _several(reduction: str) -> Callable[[int], object]:
         options.reduceOp = getattr(dist.ReduceOp, reduction)
         group.allreduce(reduced, options).wait()
         group.allreduce(alone, c10d.AllreduceOptions()).wait()
-        sparse = [
-            torch.sparse_coo_tensor([[index]], [values[index]], (3,), check_invariants=True) for index in range(2)
-        ]
+        sparse = [torch.tensor([values[0], 0, 0]).to_sparse(), torch.tensor([0, values[1], 0]).to_sparse()]
         group.allreduce(sparse, c10d.AllreduceOptions()).wait()
         from_root = c10d.BroadcastOptions()
         from_root.rootRank, from_root.rootTensor = 1, 0
