@@ -1,6 +1,7 @@
 """Argument checks that torch makes before it calls a backend, or that are equal for all backends."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from operator import index
 
@@ -51,11 +52,9 @@ def check_peer(operation: str, peer: int, size: int) -> None:
 
 def whole_numbers(operation: str, values: Sequence[int]) -> Sequence[int]:
     """Return the values as integers. Raise if torch's binding would: a tensor is no sequence of integers."""
-    try:
+    with suppress(TypeError):
         if not isinstance(values, Tensor):
             return [index(value) for value in values]
-    except TypeError:
-        pass
     raise TypeError(f"{operation}(): incompatible function arguments: {values!r}, expected integers")
 
 

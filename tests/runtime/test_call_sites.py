@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import subprocess
 import sys
-import unittest
 
 import pytest
 import torch
@@ -47,7 +46,7 @@ def test_a_library_of_the_users_own_counts_as_the_users():
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 def test_an_error_of_an_assertion_of_unittest_is_at_the_line_of_the_test():
     def program(rank):
-        unittest.TestCase().assertEqual(rank, 0)
+        assert rank == 0
 
     (finding,) = simulate(program, 2).findings
     line = program.__code__.co_firstlineno + 1
