@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import subprocess
 import sys
+import unittest
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_a_library_of_the_users_own_counts_as_the_users():
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 def test_an_error_of_an_assertion_of_unittest_is_at_the_line_of_the_test():
     def program(rank):
-        assert rank == 0
+        unittest.TestCase().assertEqual(rank, 0)  # noqa: PT009
 
     (finding,) = simulate(program, 2).findings
     line = program.__code__.co_firstlineno + 1
