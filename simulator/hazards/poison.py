@@ -119,7 +119,7 @@ def written_tensors(signature: Signature, payload: Payload, rank: int) -> Sequen
     root = signature.root
     if root is not None and signature.operation in ("reduce", "gather") and root != rank:
         return ()
-    return () if signature.operation == "broadcast" and root == rank else payload.outputs
+    return payload.outputs[1:] if signature.operation == "broadcast" and root == rank else payload.outputs
 
 
 def _share_storage(output: Tensor, inputs: Sequence[Tensor]) -> bool:

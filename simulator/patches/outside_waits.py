@@ -1,4 +1,5 @@
-"""Waits for what is outside the simulation: file locks, locks and data of multiprocessing, child processes, files.
+"""Waits for what is outside the simulation: file locks, locks and data of multiprocessing, child processes, files, and
+keys of stores that are older than the run.
 
 A rank that looks for such a thing in vain lets the other ranks run, and looks again when none of them can. Virtual time
 then goes on as fast as real time; at a file lock that another rank holds, at once.
@@ -17,10 +18,13 @@ import sys
 from _thread import get_native_id
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from time import monotonic, sleep  # bound here: inside a rank, the functions of `time` are virtual
 from types import FrameType
 from typing import Any, TypeVar
 
+from torch._C._distributed_c10d import Store
+from torch.distributed import DistStoreError
 from torch.utils.file_baton import FileBaton
 
 from ddpsim.simulator.kernel.requests import AwaitOutside, ReadClock
@@ -70,6 +74,8 @@ class OutsideWaits:
             (connections, "_recv", self._wrap_receive),
             (selectors.PollSelector, "select", self._wrap_select),
             (FileBaton, "wait", self._wrap_build_wait),
+            (Store, "wait", self._wrap_store_wait),
+            (Store, "get", self._wrap_store_get),
         ]
         if self._are_processes:  # there rank_processes/external_effects.py tells which files a rank looks for
             return found + [(os, name, self._wrap_child_wait) for name in ("waitpid", "wait4")]
@@ -169,6 +175,28 @@ class OutsideWaits:
 
         return wait
 
+    def _wrap_store_wait(self, original: Callable[..., None]) -> Callable[..., None]:
+        @_named_as(original)
+        def wait(store: Any, keys: list[str], *timeout: Any) -> None:
+            if self._host.is_rank_thread() and not store.check(keys):
+                limit = timeout[0] if timeout else store.timeout
+                seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+                if not self._wait_for(lambda: store.check(keys) or None, _KEY, seconds):
+                    names = ", ".join(f"/{key}" for key in keys)
+                    raise DistStoreError(f"wait timeout after {round(seconds * 1000)}ms, keys: {names}")
+            original(store, keys, *timeout)
+
+        return wait
+
+    def _wrap_store_get(self, original: Callable[..., bytes]) -> Callable[..., bytes]:
+        @_named_as(original)
+        def get(store: Store, key: str) -> bytes:
+            if self._host.is_rank_thread():
+                store.wait([key])
+            return original(store, key)
+
+        return get
+
     def _make_acquire(self, original: None) -> property:
         """Return a property: each lock of multiprocessing has its `acquire` among its own attributes."""
 
@@ -224,6 +252,7 @@ class OutsideWaits:
 
 _LOCK = "a lock of multiprocessing"
 _DATA = "data of another process"
+_KEY = "a key of a store that is older than the run"
 
 
 def _named_as(original: Callable[..., Any]) -> Callable[[T], T]:

@@ -1,6 +1,8 @@
 """Argument checks that torch makes before it calls a backend, or that are equal for all backends."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from operator import index
 
 import torch
@@ -23,14 +25,15 @@ TYPE_NAMES = {
 
 
 def check_tensors(schema: str, tensors: Sequence[Tensor]) -> None:
-    """Raise if there is no tensor, or if one is sparse. `schema` is the name of the operator that torch dispatches."""
+    """Raise if there is no tensor, or if one is sparse, for which only allreduce_ has a kernel. `schema` is the name of
+    the operator that torch dispatches."""
     if not tensors:
         raise NotImplementedError(
             "There were no tensor arguments to this function (e.g., you passed an empty list of Tensors), but no "
             f"fallback function is registered for schema c10d::{schema}."
         )
     for tensor in tensors:
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided and schema != "allreduce_":
             raise missing_kernel_error(schema, tensor)
 
 
@@ -42,18 +45,26 @@ def check_root(operation: str, root: int, size: int) -> None:
 
 def check_peer(operation: str, peer: int, size: int) -> None:
     """Raise unless the other rank of a message is in the group. (gloo waits for such a rank forever, or crashes.)"""
-    check_whole_numbers(operation, (peer,))
+    whole_numbers(operation, (peer,))
     if not 0 <= peer < size:
         raise RuntimeError(f"ProcessGroupGloo::{operation}: invalid rank: {peer} (the group has ranks 0 to {size - 1})")
 
 
-def check_whole_numbers(operation: str, values: Sequence[object]) -> None:
-    """Raise unless torch's binding can convert the values to integers."""
-    for value in values:
-        try:
-            index(value)  # type: ignore[arg-type]
-        except TypeError:
-            raise TypeError(f"{operation}(): incompatible function arguments: {value!r} is no integer") from None
+def whole_numbers(operation: str, values: Sequence[int]) -> Sequence[int]:
+    """Return the values as integers. Raise if torch's binding would: a tensor is no sequence of integers."""
+    with suppress(TypeError):
+        if not isinstance(values, Tensor):
+            return [index(value) for value in values]
+    raise TypeError(f"{operation}(): incompatible function arguments: {values!r}, expected integers")
+
+
+def time_limit(method: str, timeout: object) -> timedelta:
+    """Return a time-out that torch's binding takes: seconds may be a float, but no integer."""
+    if isinstance(timeout, float):
+        return timedelta(seconds=timeout)
+    if not isinstance(timeout, timedelta):
+        raise TypeError(f"{method}(): incompatible function arguments: timeout is {timeout!r}, expected a timedelta")
+    return timeout
 
 
 def splits_error(
@@ -73,10 +84,10 @@ def splits_error(
     return None
 
 
-def check_tag(operation: str, tag: object) -> None:
+def check_tag(operation: str, tag: int) -> None:
     """Raise unless torch's binding can convert the tag to a C int."""
-    check_whole_numbers(operation, (tag,))
-    if not -(2**31) <= index(tag) < 2**31:  # type: ignore[arg-type]
+    whole_numbers(operation, (tag,))
+    if not -(2**31) <= index(tag) < 2**31:
         raise TypeError(f"{operation}(): incompatible function arguments: tag {tag} does not fit into a C int")
 
 
@@ -87,10 +98,10 @@ def check_same_count(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Non
 
 
 def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | None:
-    """Return a text on how a tensor's dtype, device or shape differs from that of `model`; None if it does not."""
-    dtype, device, shape = model.dtype, model.device, model.shape
+    """Return a text on how a tensor's dtype, device, layout or shape differs from that of `model`; None if not."""
+    dtype, device, shape, layout = model.dtype, model.device, model.shape, model.layout
     for position, tensor in enumerate(tensors):
-        if tensor.dtype is not dtype or tensor.device != device:
+        if tensor.dtype is not dtype or tensor.device != device or tensor.layout is not layout:
             expected, found = _tensor_options_text(model), _tensor_options_text(tensor)
             return f"tensor type at index {position} (expected {expected}, got {found})"
         if tensor.shape != shape:
@@ -98,15 +109,24 @@ def difference_from_model(tensors: Iterable[Tensor], model: Tensor) -> str | Non
     return None
 
 
-def list_length_error(kind: str, tensors: Sequence[Tensor], size: int) -> str | None:
-    """Return a text that says what is wrong with the root's list in gather or scatter, which needs one tensor for each
-    rank."""
-    if len(tensors) == size:
-        return None
-    return (
-        f"Incorrect {kind} list size {len(tensors)}. {kind.capitalize()} list size should be {size}, same as size of "
-        "the process group."
-    )
+def lists_error(
+    kinds: tuple[str, str], lists: Sequence[Sequence[Tensor]], own: Sequence[Tensor], size: int, *, is_root: bool
+) -> str | None:
+    """Return a text that says what is wrong with the lists in gather or scatter: one with a tensor for each rank on the
+    root, none elsewhere. Every rank has one tensor of its `own`. `kinds`: what these two are, input or output."""
+    mine, kind = kinds
+    if len(own) != 1:
+        return f"requires a single-element {mine} tensor list"
+    if not is_root:
+        return f"requires empty {kind} on non-root" if lists else None
+    if len(lists) != 1:
+        return f"requires a single-element {kind} list containing a list with {size} tensors."
+    if len(lists[0]) != size:
+        text = f"Incorrect {kind} list size {len(lists[0])}. {kind.capitalize()} list size should be {size}, same as"
+        return f"{text} size of the process group."
+    if (problem := difference_from_model(lists[0], own[0])) is not None:
+        return f"invalid {problem}"
+    return None
 
 
 def missing_kernel_error(schema: str, tensor: Tensor) -> NotImplementedError:
@@ -119,6 +139,11 @@ def missing_kernel_error(schema: str, tensor: Tensor) -> NotImplementedError:
 def scalar_name(dtype: torch.dtype) -> str:
     """Return the C++ name of a dtype (c10::ScalarType), such as `Half`."""
     return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")
+
+
+def layout_name(tensor: Tensor) -> str:
+    """Return the C++ name of a tensor's layout (c10::Layout), such as `Strided`."""
+    return {torch.strided: "Strided", torch.sparse_coo: "Sparse"}.get(tensor.layout, str(tensor.layout))
 
 
 def shape_text(tensor: Tensor) -> str:
@@ -134,6 +159,6 @@ def bare_shape_text(tensor: Tensor) -> str:
 def _tensor_options_text(tensor: Tensor) -> str:
     dtype = TYPE_NAMES.get(tensor.dtype, str(tensor.dtype))
     return (
-        f"TensorOptions(dtype={dtype}, device={tensor.device}, layout=Strided, requires_grad=false (default), "
-        "pinned_memory=false (default), memory_format=(nullopt))"
+        f"TensorOptions(dtype={dtype}, device={tensor.device}, layout={layout_name(tensor)}, "
+        "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))"
     )

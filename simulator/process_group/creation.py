@@ -235,16 +235,9 @@ class GroupMaker:
         told = [store.get(f"gloo/{number}/{each}").decode() for each in range(size)]
         members = tuple(int(each.split()[0]) for each in told)
         name = f"gloo of {', '.join(told)}"
-        return self._make_group(
-            name,
-            str(self._host.send_request(NameGroup(name, 1, "gloo"))),
-            members,
-            rank,
-            self._gloo,
-            store,
-            timeout=timeout or (options and options._timeout),
-            is_registered=False,
-        )
+        label = str(self._host.send_request(NameGroup(name, 1, "gloo")))
+        timeout = timeout or (options and options._timeout)
+        return self._make_group(name, label, members, rank, self._gloo, store, timeout=timeout, is_backend=True)
 
     # --- what else the ranks' calls are told by -----------------------------------------------------------------------
 
@@ -341,9 +334,10 @@ class GroupMaker:
         timeout: timedelta | None = None,
         description: str | None = None,
         tag: str | None = None,
-        is_registered: bool = True,
+        is_backend: bool = False,
     ) -> SimulatedGroup:
-        """Make the running rank's handle of a group, and register the handle where torch looks for it."""
+        """Make the running rank's handle of a group, and register the handle where torch looks for it, unless it
+        `is_backend`."""
         world: Any = distributed_c10d._world
         group = SimulatedGroup(
             CallIssuer(
@@ -368,7 +362,8 @@ class GroupMaker:
         )
         if os.environ.get("TORCH_DIST_NAN_CHECK") == "1" and HAS_HOOKS:
             group.hooks.check_for_nan(group.rank())
-        if not is_registered:
+        group.is_backend = is_backend
+        if is_backend:
             return group
         self._has_made_nccl[rank] |= asked.has_nccl
         world.pg_map[group] = (asked.backend, store)

@@ -56,8 +56,12 @@ class GlooRules:
         """Raise: gloo has no gather into one tensor."""
         raise RuntimeError("Backend gloo does not support gather_single")
 
-    def check_all_reduce(self, tensor: Tensor, reduction: str) -> None:
-        """Check the tensor of an all_reduce. A sparse tensor needs COO layout and the reduction SUM."""
+    def check_all_reduce(self, tensors: Sequence[Tensor], reduction: str) -> None:
+        """Check that the tensors of an all_reduce are alike. A sparse tensor needs COO layout and the reduction SUM."""
+        if len(tensors) != 1:
+            _check_layouts("allreduce", tensors)
+            check_equal_type_and_shape("allreduce", tensors[1:], tensors[0])
+        tensor = tensors[0]
         if tensor.layout is torch.strided:
             return
         if tensor.layout is not torch.sparse_coo:
@@ -71,32 +75,52 @@ class GlooRules:
             raise NotImplementedError(f"\"cadd_sparse\" not implemented for '{scalar_name(tensor.dtype)}'")
 
     def check_message(self, tensors: Sequence[Tensor], tag: int) -> None:
-        """Check that a message's tensor is contiguous and its tag at least 0."""
+        """Check that a message is one contiguous tensor and its tag at least 0."""
+        if len(tensors) != 1:
+            raise RuntimeError("ProcessGroupGloo::send takes a single tensor")
+        if tensors[0].layout is not torch.strided or not tensors[0].is_contiguous():
+            raise RuntimeError("input tensor has to be contiguous")
         if tag < 0:
             raise RuntimeError("Tag must be nonnegative")
-        for tensor in tensors:
-            if not tensor.is_contiguous():
-                raise RuntimeError("input tensor has to be contiguous")
 
     def check_any_source(self) -> None:
         """Do nothing: gloo can receive from any source."""
 
-    def check_in_place(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing: gloo takes any memory layout for a reduce or broadcast."""
+    def check_reduce(self, tensors: Sequence[Tensor], root_tensor: int) -> None:
+        """Check that there is one tensor, in any memory layout."""
+        _check_root_tensor("reduce", tensors, root_tensor)
+        if len(tensors) != 1:
+            raise _error("reduce", "requires a single-element tensor list")
+        _check_dense("reduce", tensors)
 
-    def check_all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
-        """Check that an all_gather has one output tensor for each rank, with the input's dtype and shape."""
-        if len(outputs) != size:
-            raise _invalid_error(
-                "allgather", f"output tensor list at index 0 (expected length {size}, got {len(outputs)})"
-            )
-        check_equal_type_and_shape("allgather", outputs, tensor)
-        return (tensor,)
+    def check_broadcast(self, tensors: Sequence[Tensor], root_tensor: int) -> None:
+        """Check that the tensors are alike, in any memory layout, and that the number of one of them is the root's."""
+        _check_root_tensor("broadcast", tensors, root_tensor)
+        _check_dense("broadcast", tensors)
+        check_equal_type_and_shape("broadcast", tensors[1:], tensors[0])
+
+    def check_all_gather(
+        self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], rank: int, size: int
+    ) -> Sequence[Tensor]:
+        """Check that an all_gather has an output for each input of each rank, with the dtype and shape of the first."""
+        if not inputs:
+            raise _error("allgather", "requires non-empty input tensor list")
+        if len(output_lists) != len(inputs):
+            raise _error("allgather", "requires input/output tensor lists to have the same length")
+        expected = len(inputs) * size
+        for position, outputs in enumerate(output_lists):
+            if len(outputs) != expected:
+                expectation = f"(expected length {expected}, got {len(outputs)})"
+                raise _error("allgather", f"invalid output tensor list at index {position} {expectation}")
+        _check_dense("allgather", inputs)
+        for tensors in (inputs, *output_lists):
+            check_equal_type_and_shape("allgather", tensors, inputs[0])
+        return inputs
 
     def check_all_gather_single(self, output: Tensor, tensor: Tensor, size: int) -> None:
         """Check that the output has the size of all ranks' inputs, concatenated along the first dimension."""
         if not _is_whole(output, tensor, size):
-            self.check_all_gather(output.chunk(size), tensor, 0, size)
+            self.check_all_gather([output.chunk(size)], [tensor], 0, size)
 
     def check_all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], size: int) -> None:
         """Check that each output has the size of all ranks' inputs, concatenated along the first dimension."""
@@ -111,6 +135,8 @@ class GlooRules:
     ) -> None:
         """Check that there is a list of output tensors for each rank, with the dtypes and shapes of the input list."""
         name = "ProcessGroupGloo::allgather_coalesced: "
+        if not inputs:
+            raise RuntimeError(name + "requires non-empty input tensor list")
         if len(output_lists) != size:
             raise RuntimeError(name + "output lists should be equal to world size")
         for outputs in output_lists:
@@ -125,18 +151,23 @@ class GlooRules:
                     raise RuntimeError(f"{name}invalid tensor type at index {position} {expected}")
 
     def check_all_reduce_coalesced(self, tensors: Sequence[Tensor]) -> None:
-        """Check that all tensors of an all_reduce_coalesced have one dtype."""
+        """Check that all tensors of an all_reduce_coalesced have one dtype, and that there are some."""
+        _check_layouts("allreduce_coalesced", tensors)
         if any(tensor.dtype is not tensors[0].dtype for tensor in tensors):
-            raise RuntimeError("ProcessGroupGloo::allreduce_coalesced: tensors must all have the same type")
+            raise _error("allreduce_coalesced", "tensors must all have the same type")
+        if tensors[0].layout is not torch.strided:
+            raise _error("allreduce_coalesced", "unsupported layout")
 
-    def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-        """Check that the root's list in gather and scatter has a tensor for each rank, with equal dtype and shape."""
-        if (problem := arguments.list_length_error(kind, tensors, size)) is not None:
-            raise RuntimeError(f"ProcessGroupGloo::{operation}: {problem}")
-        check_equal_type_and_shape(operation, tensors, model)
+    def check_lists(self, operation: str, problem: str | None) -> None:
+        """Raise if there is a problem with the lists of a gather or scatter."""
+        if problem is not None:
+            raise _error(operation, problem)
 
-    def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
+    def check_reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], rank: int, size: int) -> None:
         """Check that a reduce_scatter has an input for each rank, and that the caller's is like the output."""
+        if len(outputs) != 1:
+            raise RuntimeError("reduce_scatter only supports 1 output")
+        output = outputs[0]
         if len(inputs) != size:
             raise RuntimeError("invalid input tensor list size, must be world size")
         if output.shape != inputs[rank].shape:
@@ -180,7 +211,27 @@ class GlooRules:
 def check_equal_type_and_shape(operation: str, tensors: Iterable[Tensor], model: Tensor) -> None:
     """Check that every tensor has the dtype, the device and the shape of `model`."""
     if (problem := arguments.difference_from_model(tensors, model)) is not None:
-        raise _invalid_error(operation, problem)
+        raise _error(operation, f"invalid {problem}")
+
+
+def _check_layouts(operation: str, tensors: Sequence[Tensor]) -> None:
+    if not tensors:
+        raise _error(operation, "requires non-empty tensor list")
+    first, *others = map(arguments.layout_name, tensors)
+    for position, name in enumerate(others, 1):
+        if name != first:
+            raise _error(operation, f"invalid tensor layout at index {position} (expected {first}, got {name})")
+
+
+def _check_dense(operation: str, tensors: Sequence[Tensor]) -> None:
+    """Raise if the first tensor is sparse. (Where torch dispatches a call, it has looked at all of them.)"""
+    if tensors[0].layout is not torch.strided:
+        raise _error(operation, "only supports dense tensors")
+
+
+def _check_root_tensor(operation: str, tensors: Sequence[Tensor], number: int) -> None:
+    if not 0 <= number < len(tensors):
+        raise _error(operation, f"invalid root tensor: {number}")
 
 
 def _is_whole(whole: Tensor, part: Tensor, size: int) -> bool:
@@ -193,5 +244,5 @@ def _is_whole(whole: Tensor, part: Tensor, size: int) -> bool:
     )
 
 
-def _invalid_error(operation: str, what: str) -> RuntimeError:
-    return RuntimeError(f"ProcessGroupGloo::{operation}: invalid {what}")
+def _error(operation: str, text: str) -> RuntimeError:
+    return RuntimeError(f"ProcessGroupGloo::{operation}: {text}")

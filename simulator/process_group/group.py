@@ -49,9 +49,9 @@ class SimulatedGroup(NamedGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce tensors onto every rank, in place."""
         reduction, factor = _reduction_of(opts)
-        rules = rules_for(self._rules, tensors[0])
-        rules.check_all_reduce(tensors[0], reduction)
-        signature = _signature_of("all_reduce", tensors, reduction)
+        rules = self._rules_for_call("allreduce_", tensors, tensors)
+        rules.check_all_reduce(tensors, reduction)
+        signature = _signature_of("all_reduce", tensors[:1], reduction)  # gloo's ranks need not have equally many
         return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("allreduce_coalesced_")
@@ -71,17 +71,18 @@ class SimulatedGroup(NamedGroup):
         stay unchanged.
         """
         rules = self._rules_for_call("reduce_", tensors, tensors)
-        rules.check_in_place(tensors)
+        root = self._global_root("reduce", opts.rootRank)
+        rules.check_reduce(tensors, opts.rootTensor)
         reduction, factor = _reduction_of(opts)
-        signature = _signature_of("reduce", tensors, reduction, self._global_root("reduce", opts.rootRank))
+        signature = _signature_of("reduce", tensors, reduction, root)
         return self._issue_reduction(rules, signature, tensors, tensors, factor)
 
     @dispatches_as("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
         """Reduce lists of tensors, one tensor for each rank; each rank gets one of the results."""
-        inputs = input_lists[0]
-        rules = self._rules_for_call("reduce_scatter_", [*outputs, *inputs], outputs)
-        rules.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
+        inputs = input_lists[0] if input_lists else []
+        rules = self._rules_for_call("reduce_scatter_", [*outputs, *inputs], [*outputs, *inputs])
+        rules.check_reduce_scatter(outputs, inputs, self._group_rank, len(self._members))
         reduction, factor = _reduction_of(opts)
         signature = _signature_of("reduce_scatter", inputs, reduction)
         return self._issue_reduction(rules, signature, inputs, outputs, factor)
@@ -114,21 +115,23 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("broadcast_")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Copy the root's tensors to every rank."""
+        """Copy one tensor of the root to all tensors of every rank; a rank has one tensor, unless it has several on
+        gloo."""
         rules = self._rules_for_call("broadcast_", tensors, tensors)
-        rules.check_in_place(tensors)
-        root = self._global_root("broadcast", opts.rootRank)
-        signature = _signature_of("broadcast", tensors, root=root)
-        return self._issue_collective(rules, signature, Payload(tensors, tensors), tensors)
+        root, first = self._global_root("broadcast", opts.rootRank), opts.rootTensor
+        rules.check_broadcast(tensors, first)
+        signature = _signature_of("broadcast", tensors[:1], root=root)
+        moved = [tensors[first], *tensors[:first], *tensors[first + 1 :]] if first else tensors
+        return self._issue_collective(rules, signature, Payload(moved, moved), tensors)
 
     @dispatches_as("allgather_")
     def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Collect every rank's tensor on every rank."""
-        outputs = output_lists[0]
+        """Collect every rank's tensor on every rank, or its tensors, once for each of them, on gloo."""
         rules = self._rules_for_call("allgather_", inputs, inputs)
-        alike = rules.check_all_gather(outputs, inputs[0], self._group_rank, len(self._members))
-        signature = _signature_of("all_gather", alike)
-        return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
+        alike = rules.check_all_gather(output_lists, inputs, self._group_rank, len(self._members))
+        outputs = [tensor for each in output_lists for tensor in each]
+        result = outputs if len(inputs) == 1 else output_lists
+        return self._issue_collective(rules, _signature_of("all_gather", alike), Payload(inputs, outputs), result)
 
     @dispatches_as("_allgather_base_")
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
@@ -162,12 +165,12 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("gather_")
     def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
         """Collect every rank's tensor on the root."""
-        is_root = opts.rootRank == self._group_rank
-        outputs = output_lists[0] if output_lists and is_root else []
         rules = self._rules_for_call("gather_", inputs, inputs)
         root = self._global_root("gather", opts.rootRank)
-        if is_root:
-            rules.check_root_list("gather", "output", outputs, inputs[0], len(self._members))
+        is_root = opts.rootRank == self._group_rank
+        kinds, size = ("input", "output"), len(self._members)
+        rules.check_lists("gather", arguments.lists_error(kinds, output_lists, inputs, size, is_root=is_root))
+        outputs = output_lists[0] if is_root else []
         signature = _signature_of("gather", inputs, root=root)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
@@ -190,12 +193,12 @@ class SimulatedGroup(NamedGroup):
     @dispatches_as("scatter_")
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:
         """Distribute the root's tensors, one to each rank."""
-        is_root = opts.rootRank == self._group_rank
-        inputs = input_lists[0] if input_lists and is_root else []
         rules = self._rules_for_call("scatter_", outputs, outputs)
         root = self._global_root("scatter", opts.rootRank)
-        if is_root:
-            rules.check_root_list("scatter", "input", inputs, outputs[0], len(self._members))
+        is_root = opts.rootRank == self._group_rank
+        kinds, size = ("output", "input"), len(self._members)
+        rules.check_lists("scatter", arguments.lists_error(kinds, input_lists, outputs, size, is_root=is_root))
+        inputs = input_lists[0] if is_root else []
         signature = _signature_of("scatter", outputs, root=root)
         return self._issue_collective(rules, signature, Payload(inputs, outputs), outputs)
 
@@ -210,12 +213,18 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("alltoall_base_")
     def all_to_all_single(
-        self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
     ) -> Any:
         """Send rows of rank i's tensor to rank j, as many as the split sizes say; equal parts without split sizes."""
         size = len(self._members)
         arguments.check_tensors("alltoall_base_", [output, tensor])
-        arguments.check_whole_numbers("all_to_all_single", [*output_splits, *input_splits])
+        output_splits = arguments.whole_numbers("all_to_all_single", output_splits)
+        input_splits = arguments.whole_numbers("all_to_all_single", input_splits)
         rules = rules_for(self._rules, tensor)
         rules.check_all_to_all_single(output, tensor)
         refusal = arguments.splits_error(output, tensor, output_splits, input_splits, size)
@@ -262,9 +271,9 @@ class SimulatedGroup(NamedGroup):
         return self._issue_message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
 
     def _check_message_arguments(self, schema: str, tensors: list[Tensor], tag: int) -> None:
-        arguments.check_tensors(schema, tensors)
+        rules = self._rules_for_call(schema, tensors, tensors)
         arguments.check_tag(schema.rstrip("_"), tag)
-        rules_for(self._rules, tensors[0]).check_message(tensors, tag)
+        rules.check_message(tensors, tag)
 
     def _issue_message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
         if peer == self._issuer.rank and not self._issuer.has_nccl:
@@ -306,7 +315,10 @@ class SimulatedGroup(NamedGroup):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
-        """Check a call's tensors as torch does, and return the backend's checks for the device of `models[0]`."""
+        """Check a call's tensors as torch's dispatcher does, and return the backend's checks for the device of
+        `models[0]`."""
+        if self.is_backend:
+            return self._rules.of_cpu
         arguments.check_tensors(schema, tensors)
         return rules_for(self._rules, models[0])
 

@@ -25,6 +25,7 @@ from torch.distributed import ProcessGroup, ProcessGroupGloo
 from ddpsim.simulator.foreign_names.public import refused_names
 from ddpsim.simulator.kernel.requests import SetTimeLimit
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice
+from ddpsim.simulator.process_group.arguments import time_limit
 from ddpsim.simulator.process_group.call_hooks import HAS_HOOKS, CallHooks
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
@@ -42,6 +43,9 @@ _NOT_OF_GLOO = {
 
 class NamedGroup(ProcessGroup):
     """One rank's handle of a process group, without the methods that issue calls."""
+
+    is_backend = False
+    """True if the program has made the group as a backend's object, which torch's dispatcher does not stand before."""
 
     def __init__(
         self,
@@ -147,6 +151,7 @@ class NamedGroup(ProcessGroup):
     if hasattr(ProcessGroup, "get_backend"):  # since torch 2.14
         get_backend = _get_backend
 
+    create_device = ProcessGroupGloo.create_device
     supports_splitting = True
     supports_coalescing = supports_shrinking = supports_time_estimate = False
     """False, as on gloo. The following attributes and methods are a backend's, with gloo's answers."""
@@ -191,9 +196,7 @@ class NamedGroup(ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time-out of the group's calls."""
-        if not isinstance(timeout, timedelta):
-            raise TypeError(f"set_timeout(): timeout is {timeout!r}, expected a timedelta")
-        issuer = self._issuer
+        timeout, issuer = time_limit("set_timeout", timeout), self._issuer
         self._timeout = issuer.timeout = timeout
         issuer.host.send_request(SetTimeLimit(issuer.label, timeout.total_seconds(), issuer.is_nccl))
 

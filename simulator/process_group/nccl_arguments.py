@@ -42,8 +42,9 @@ class NcclRules(GlooRules):
         else:
             self.check_all_gather_single(output, tensor, size)
 
-    def check_all_reduce(self, tensor: Tensor, reduction: str) -> None:
-        """Check that the tensor of an all_reduce is dense and its memory without gaps."""
+    def check_all_reduce(self, tensors: Sequence[Tensor], reduction: str) -> None:
+        """Check that an all_reduce has one tensor, which is dense and whose memory is without gaps."""
+        tensor = _single(tensors)
         if tensor.layout is not torch.strided:
             raise RuntimeError(
                 "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
@@ -58,12 +59,17 @@ class NcclRules(GlooRules):
             if not torch.ops.aten.is_non_overlapping_and_dense.default(tensor):
                 raise ValueError("Tensors must be non-overlapping and dense")
 
-    def check_in_place(self, tensors: Sequence[Tensor]) -> None:
-        """Check that the tensors of a reduce or broadcast have no gaps in memory."""
-        _check_contiguous(*tensors)
+    def check_reduce(self, tensors: Sequence[Tensor], root_tensor: int) -> None:
+        """Check that a reduce or broadcast has one tensor, whose memory is without gaps."""
+        _check_contiguous(_single(tensors))
 
-    def check_all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, rank: int, size: int) -> Sequence[Tensor]:
+    check_broadcast = check_reduce
+
+    def check_all_gather(
+        self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], rank: int, size: int
+    ) -> Sequence[Tensor]:
         """Check that an all_gather has one output for each rank, with as many elements as that rank's tensor."""
+        tensor, outputs = _single(inputs), output_lists[0]
         _check_contiguous(tensor)
         _check_list("allgather", "output", outputs, size)
         if _same_dtype_and_shape(outputs):
@@ -93,15 +99,14 @@ class NcclRules(GlooRules):
         """Raise: NCCL has no all_gather_coalesced."""
         raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
 
-    def check_root_list(self, operation: str, kind: str, tensors: Sequence[Tensor], model: Tensor, size: int) -> None:
-        """Check that the root's list in gather and scatter has one tensor for each rank, like the root's own tensor."""
-        if (problem := arguments.list_length_error(kind, tensors, size)) is not None:
+    def check_lists(self, operation: str, problem: str | None) -> None:
+        """Raise if there is a problem with the lists of a gather or scatter."""
+        if problem is not None:
             raise ValueError(f"ProcessGroupNCCL::{operation}: {problem}")
-        if (problem := arguments.difference_from_model(tensors, model)) is not None:
-            raise ValueError(f"ProcessGroupNCCL::{operation}: invalid {problem}")
 
-    def check_reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], rank: int, size: int) -> None:
+    def check_reduce_scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], rank: int, size: int) -> None:
         """Check that a reduce_scatter has an input for each rank, the caller's with as many elements as the output."""
+        output = _single(outputs)
         _check_contiguous(output)
         _check_list("reduce_scatter", "input", inputs, size)
         if _same_dtype_and_shape(inputs):
@@ -155,6 +160,12 @@ def _check_reduction(operation: str, dtype: str, reduction: str) -> None:
         raise ValueError(f"Cannot use ReduceOp.{reduction} with NCCL")
     if dtype == "bool" and reduction == "AVG":
         raise TypeError("Cannot use ReduceOp.AVG with Boolean inputs")
+
+
+def _single(tensors: Sequence[Tensor]) -> Tensor:
+    if len(tensors) != 1:
+        raise RuntimeError("Expecting one tensor only but got multiple.")
+    return tensors[0]
 
 
 def _check_contiguous(*tensors: Tensor) -> None:

@@ -19,6 +19,7 @@ from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import SERVER_ENDED, MissingKeys
 from ddpsim.simulator.kernel.key_values import MAY_WAIT
 from ddpsim.simulator.kernel.requests import StoreOperation
+from ddpsim.simulator.process_group.arguments import time_limit
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 
@@ -109,7 +110,7 @@ class SimulatedStore(Store):
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist; raise DistStoreError if `timeout` passes first in virtual time."""
         self._report_limit(AccessMode.READ)
-        timeout = timeout or self._limit
+        timeout = time_limit("wait", timeout) if timeout else self._limit
         seconds = timeout.total_seconds() if timeout else None
         if missing := self._ask_kernel("wait", keys, timeout_seconds=seconds):
             raise self._timeout_error(keys, timeout or self._timeout, missing)
@@ -149,7 +150,7 @@ class SimulatedStore(Store):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time-out, in virtual time, for waits that give none themselves. It ends none in a deadlock."""
-        self._timeout = timeout
+        self._timeout = time_limit("set_timeout", timeout)
 
     @property
     def timeout(self) -> timedelta:

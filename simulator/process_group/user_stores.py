@@ -28,6 +28,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from ddpsim.simulator.accesses import AccessMode
 from ddpsim.simulator.hosts import MASTER_PORT
+from ddpsim.simulator.process_group.arguments import time_limit
 from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, SimulatedStore
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -79,7 +80,7 @@ class UserStore(SimulatedStore):
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time-out, in virtual time, for waits that give none themselves."""
         self._report_limit(AccessMode.WRITE)
-        self._timeout = self._limit = timeout
+        self._timeout = self._limit = time_limit("set_timeout", timeout)
 
 
 class TCPStore(UserStore):

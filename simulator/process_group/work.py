@@ -25,6 +25,7 @@ from ddpsim.simulator.kernel.requests import (
     WakeTask,
 )
 from ddpsim.simulator.matching.slots import call_object
+from ddpsim.simulator.process_group.arguments import time_limit
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import PendingCall
@@ -63,7 +64,9 @@ class SimulatedWork(Work):
     def _wait(self, timeout: timedelta) -> bool:
         pending = self.pending
         self._mark_waited()
-        if timeout is NO_TIMEOUT or timeout <= NO_TIMEOUT:
+        if timeout is not NO_TIMEOUT:
+            timeout = time_limit("wait", timeout)
+        if timeout <= NO_TIMEOUT:
             self._host.wait_for_calls((pending,))
         elif not self._host.wait_for_calls((pending,), timeout.total_seconds()):
             if not pending.call.is_point_to_point:

@@ -292,7 +292,9 @@ def _tensors_from_tensors(payload: Payload) -> tuple[Any, ...]:
 
 
 def _list_from_tensors(payload: Payload) -> tuple[Any, ...]:
-    return _wrap_in_list(payload.outputs), list(payload.inputs)
+    outputs, count = payload.outputs, len(payload.outputs) // len(payload.inputs)
+    lists = [list(outputs[start : start + count]) for start in range(0, len(outputs), count)] if count else []
+    return lists, list(payload.inputs)
 
 
 def _tensors_from_list(payload: Payload) -> tuple[Any, ...]:

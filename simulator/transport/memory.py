@@ -94,7 +94,7 @@ def note_overflow(notes: dict[Site, str], signature: Signature, pendings: Sequen
     if signature.reduction != "SUM" or first is None or first.dtype not in _OF_ONE_BYTE or not is_dense:
         return
     limits, call = torch.iinfo(first.dtype), pendings[0].call
-    for column in zip(*(pending.payload.inputs for pending in pendings), strict=True):
+    for column in zip(*(pending.payload.inputs for pending in pendings), strict=False):
         total = torch.stack([tensor.reshape(-1).to(torch.int64) for tensor in column]).sum(0)
         if ((total > limits.max) | (total < limits.min)).any():
             what = f"the SUM of {call.title} ({call.location}) left the range of {limits.dtype} and wrapped around"
@@ -216,13 +216,32 @@ def _reduce_columns(
 
 
 def _all_reduce(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    first, *others = payloads[0].inputs
-    if first.is_sparse:
-        total = _sum_sparse_tensors([payload.inputs[0] for payload in payloads])
+    if payloads[0].inputs[0].is_sparse:
+        total = _sum_sparse_tensors([tensor for payload in payloads for tensor in payload.inputs])
         for payload in payloads:
-            payload.outputs[0].copy_(total)
+            for tensor in payload.outputs:
+                tensor.copy_(total)
         return
-    if others and not payloads[0].on_nccl:  # gloo reduces coalesced tensors as one
+    column = [_reduced_in_rank(payload.inputs, reduction) for payload in payloads]
+    (total,) = _reduce_columns(payloads, reduction, [column])
+    for payload in payloads:
+        _write_outputs(payload.outputs[:1], [total])
+    if reduction == "AVG" and any(len(payload.outputs) > 1 for payload in payloads):  # gloo divides only the first
+        (total,) = _reduce_columns(payloads, "SUM", [column])
+    for payload in payloads:
+        _write_outputs(payload.outputs[1:], [total] * (len(payload.outputs) - 1))
+
+
+def _reduced_in_rank(tensors: Sequence[Tensor], reduction: str) -> Tensor:
+    """Return the reduction of a rank's tensors, which gloo makes before it passes anything on."""
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = _BINARY[reduction](total.clone(), tensor)
+    return total
+
+
+def _all_reduce_coalesced(payloads: Sequence[Payload], reduction: str, root: int) -> None:
+    if not payloads[0].on_nccl:  # gloo reduces coalesced tensors as one
         column = [torch.cat([tensor.reshape(-1) for tensor in payload.inputs]) for payload in payloads]
         (total,) = _reduce_columns(payloads, reduction, [column])
         totals = list(total.split([tensor.numel() for tensor in payloads[0].inputs]))
@@ -261,17 +280,17 @@ def _left_by_gloo(tensors: Sequence[Tensor], reduction: str) -> list[Tensor]:
 
 
 def _broadcast(payloads: Sequence[Payload], reduction: str, root: int) -> None:
-    source = payloads[root].inputs
+    source = payloads[root].inputs[0]
     for rank, payload in enumerate(payloads):
-        if rank != root:
-            _write_outputs(payload.outputs, source)
+        outputs = payload.outputs[1:] if rank == root else payload.outputs
+        _write_outputs(outputs, [source] * len(outputs))
 
 
 def _all_gather(payloads: Sequence[Payload], reduction: str, root: int) -> None:
     if payloads[0].gathered is None:
-        sources = [payload.inputs[0].clone() for payload in payloads]
+        sources = [tensor.clone() for payload in payloads for tensor in payload.inputs]
         for payload in payloads:
-            _write_outputs(payload.outputs, sources)
+            _write_outputs(payload.outputs, sources * len(payload.inputs))
         return
     together = torch.cat([payload.inputs[0] for payload in payloads])  # one tensor for all ranks, without copies
     for payload in payloads:
@@ -341,7 +360,7 @@ def _move_nothing(payloads: Sequence[Payload], reduction: str, root: int) -> Non
 
 MOVEMENTS: dict[str, Moving] = {
     "all_reduce": _all_reduce,
-    "all_reduce_coalesced": _all_reduce,
+    "all_reduce_coalesced": _all_reduce_coalesced,
     "broadcast": _broadcast,
     "reduce": _reduce,
     "all_gather": _all_gather,

@@ -192,6 +192,48 @@ def test_a_loop_for_a_file_that_never_comes_ends_at_the_limit(tmp_path):
     assert show(program, "thread", seconds=1) == [("budget", "the run took longer than 1 s of wall time")]
 
 
+@both
+@pytest.mark.parametrize("kind", ["hash", "file", "tcp", "prefix"])
+def test_a_wait_for_a_key_of_an_older_store_lets_other_ranks_set_it(kind, isolation, tmp_path):
+    if isolation == "process" and kind in ("hash", "prefix"):
+        pytest.skip("a HashStore is of one process alone")
+    made = {
+        "hash": dist.HashStore,
+        "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
+        "tcp": lambda: dist.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False),
+        "prefix": lambda: dist.PrefixStore("below", dist.HashStore()),
+    }
+    store = made[kind]()
+
+    def program(rank):
+        if rank == 0:
+            store.wait(["key"], 60.0)
+            assert store.get("key") == b"1"
+            assert store.get("other") == b"2"
+        else:
+            time.sleep(5)
+            store.set("key", "1")
+            time.sleep(5)
+            store.set("other", "2")
+
+    assert show(program, isolation) == []
+
+
+def test_a_key_of_an_older_store_that_never_comes_ends_at_the_time_out():
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
+    store.set_timeout(0.25)
+
+    def program(rank):
+        waits = (0.25, lambda: store.get("key")), (0.125, lambda: store.wait(["key"], 0.125))
+        for seconds, wait in waits:
+            start = time.monotonic()
+            with pytest.raises(dist.DistStoreError, match=f"wait timeout after {round(seconds * 1000)}ms, keys: /key"):
+                wait()
+            assert round(time.monotonic() - start, 3) >= seconds
+
+    assert show(program, "thread") == []
+
+
 WAITER = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
 
 

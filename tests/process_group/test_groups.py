@@ -6,6 +6,7 @@ from inspect import signature
 
 import pytest
 import torch
+import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed import init_process_group as early_init
@@ -226,8 +227,15 @@ def test_nccl_gathers_into_one_tensor():
 def test_a_time_out_is_a_timedelta_and_a_backend_is_of_a_device():
     def program(rank):
         group = dist.group.WORLD
+        for kind in (group, distributed_c10d._get_default_store()):
+            with pytest.raises(TypeError, match="timeout is 3, expected a timedelta"):
+                kind.set_timeout(3)
+            kind.set_timeout(3.0)  # torch's binding takes a float for seconds, and no integer
+        assert group.options._timeout == timedelta(seconds=3)
         with pytest.raises(TypeError, match="timeout is 3, expected a timedelta"):
-            group.set_timeout(3)
+            dist.all_reduce(torch.ones(1), async_op=True).wait(3)
+        dist.all_reduce(torch.ones(1), async_op=True).wait(3.0)
+        assert group._get_backend(torch.device("cpu")).create_device(hostname="127.0.0.1") is not None
         with pytest.raises(TypeError, match="device is 'cpu'"):
             group._get_backend("cpu")
         with pytest.raises(RuntimeError, match="No backend type associated with device type meta"):
@@ -374,6 +382,46 @@ def test_gloo_made_directly_is_a_simulated_group(isolation):
         ([111], True, 1, None),
         ([111, 100], True, 2, 0),
     )
+
+
+def test_gloo_made_directly_refuses_what_gloo_itself_refuses():
+    """A backend's object is called without torch's dispatcher, whose words an empty list gets elsewhere."""
+    one, sparse = torch.zeros(1), torch.zeros(1).to_sparse()
+    calls = {
+        "allreduce: requires non-empty tensor list": lambda group: group.allreduce([], dist.AllreduceOptions()),
+        "allreduce_coalesced: requires non-empty tensor list": lambda group: group.allreduce_coalesced(
+            [], c10d.AllreduceCoalescedOptions()
+        ),
+        "allreduce_coalesced: unsupported layout": lambda group: group.allreduce_coalesced(
+            [sparse], c10d.AllreduceCoalescedOptions()
+        ),
+        "broadcast: invalid root tensor: 0": lambda group: group.broadcast([], dist.BroadcastOptions()),
+        "broadcast: only supports dense tensors": lambda group: group.broadcast([sparse], dist.BroadcastOptions()),
+        "broadcast: invalid tensor type at index 0 (expected TensorOptions(dtype=float, device=cpu, layout=Strided": (
+            lambda group: group.broadcast([one, sparse], dist.BroadcastOptions())
+        ),
+        "reduce: only supports dense tensors": lambda group: group.reduce([sparse], dist.ReduceOptions()),
+        "allgather: requires non-empty input tensor list": lambda group: group.allgather([], []),
+        "allgather_coalesced: requires non-empty input tensor list": lambda group: group.allgather_coalesced(
+            [], [], c10d.AllgatherOptions()
+        ),
+        "gather: requires a single-element input tensor list": lambda group: group.gather([], [], dist.GatherOptions()),
+        "scatter: requires a single-element output tensor list": lambda group: group.scatter(
+            [], [], dist.ScatterOptions()
+        ),
+        "send takes a single tensor": lambda group: group.send([], 1, 0),
+    }
+
+    def program(rank):
+        group = dist.ProcessGroupGloo(dist.TCPStore("127.0.0.1", 29655, 2, is_master=rank == 0), rank, 2, timeout=2.0)
+        assert group.options._timeout == timedelta(seconds=2)
+        for text, call in calls.items():
+            with pytest.raises(RuntimeError, match=re.escape(f"ProcessGroupGloo::{text}")):
+                call(group)
+        with pytest.raises(RuntimeError, match="reduce_scatter only supports 1 output"):
+            group.reduce_scatter([], [], dist.ReduceScatterOptions())
+
+    returned(program, 2)
 
 
 def test_gloo_made_directly_on_one_rank_alone_is_a_deadlock():

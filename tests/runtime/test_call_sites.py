@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import subprocess
 import sys
+import unittest
 
 import pytest
 import torch
@@ -44,6 +45,15 @@ def test_a_library_of_the_users_own_counts_as_the_users():
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+def test_an_error_of_an_assertion_of_unittest_is_at_the_line_of_the_test():
+    def program(rank):
+        unittest.TestCase().assertEqual(rank, 0)  # noqa: PT009
+
+    (finding,) = simulate(program, 2).findings
+    line = program.__code__.co_firstlineno + 1
+    assert finding.summary == f"rank 1 raised AssertionError: 1 != 0 at test_call_sites.py:{line}"
+
+
 def test_a_function_that_torch_has_renamed_was_called_by_the_user():
     def program(rank):
         if rank:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from inspect import getsource
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,14 @@ def cases() -> Iterator[ErrorCase]:
 
 
 def _roots() -> Iterator[ErrorCase]:
+    for name, options in (("broadcast", dist.BroadcastOptions), ("reduce", dist.ReduceOptions)):
+        for number in (-1, 1):
+            yield ErrorCase(
+                f"{name}-root-tensor-{number}",
+                lambda rank, name=name, options=options, number=number: _with_root_tensor(name, options(), number),
+                RuntimeError,
+                f"ProcessGroupGloo::{name}: invalid root tensor: {number}",
+            )
     calls: dict[str, Callable[..., object]] = {
         "broadcast": lambda **root: dist.broadcast(zeros(2), **_named(root, "src")),
         "reduce": lambda **root: dist.reduce(zeros(2), **_named(root, "dst")),
@@ -197,6 +206,11 @@ def _objects() -> Iterator[ErrorCase]:
         RuntimeError,
         "ProcessGroupGloo::broadcast: invalid root rank: 5",
     )
+
+
+def _with_root_tensor(name: str, options: Any, number: int) -> object:
+    options.rootTensor = number
+    return getattr(dist.group.WORLD, name)([zeros(2)], options)
 
 
 def _coalesced() -> Iterator[ErrorCase]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -71,7 +72,81 @@ def _lists() -> Iterator[ErrorCase]:
         RuntimeError,
         "ProcessGroupGloo::allgather_coalesced: invalid output size: (expected length 1, got 2)",
     )
+    one, other, wide, lists = zeros(1), zeros(1, dtype=torch.float64), zeros(2), "tensor lists to have the same length"
+    sparse = torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.int64), one, (1,), check_invariants=True)
+    several: dict[str, tuple[Callable[[Any], object], str]] = {
+        "allreduce-two-dtypes": (
+            lambda group: group.allreduce([one, other]),
+            "allreduce: invalid tensor type at index 0",
+        ),
+        "allreduce-two-sizes": (
+            lambda group: group.allreduce([one, wide]),
+            "allreduce: invalid tensor size at index 0 (expected (1), got (2))",
+        ),
+        "allreduce-two-layouts": (
+            lambda group: group.allreduce([one, sparse]),
+            "allreduce: invalid tensor layout at index 1 (expected Strided, got Sparse)",
+        ),
+        "broadcast-two-sizes": (
+            lambda group: group.broadcast([one, wide]),
+            "broadcast: invalid tensor size at index 0 (expected (1), got (2))",
+        ),
+        "reduce-two": (
+            lambda group: group.reduce([one, one], dist.ReduceOptions()),
+            "reduce: requires a single-element tensor list",
+        ),
+        "allgather-no-list": (lambda group: group.allgather([], [one]), f"allgather: requires input/output {lists}"),
+        "allgather-two-inputs": (
+            lambda group: group.allgather([[one] * 4, [one] * 2], [one, one]),
+            "allgather: invalid output tensor list at index 1 (expected length 4, got 2)",
+        ),
+        "gather-two-inputs": (
+            lambda group: group.gather([[one] * 2], [one, one], dist.GatherOptions()),
+            "gather: requires a single-element input tensor list",
+        ),
+        "scatter-two-outputs": (
+            lambda group: group.scatter([one, one], [[one] * 2], dist.ScatterOptions()),
+            "scatter: requires a single-element output tensor list",
+        ),
+    }
+    for name, (ask, problem) in several.items():
+        yield ErrorCase(
+            f"several-{name}",
+            lambda rank, ask=ask: ask(dist.group.WORLD),
+            RuntimeError,
+            f"ProcessGroupGloo::{problem}",
+        )
+    for name, text in (("gather", "output"), ("scatter", "input")):
+        with_list = dist.GatherOptions() if name == "gather" else dist.ScatterOptions()
+        yield ErrorCase(
+            f"{name}-no-list-on-the-root",
+            lambda rank, name=name, options=with_list: _with_lists(name, [], options),
+            RuntimeError,
+            f"ProcessGroupGloo::{name}: requires a single-element {text} list containing a list with 2 tensors.",
+            ranks=(0,),
+        )
+        yield ErrorCase(
+            f"{name}-list-off-the-root",
+            lambda rank, name=name, options=with_list: _with_lists(name, [[zeros(1)] * 2], options),
+            RuntimeError,
+            f"ProcessGroupGloo::{name}: requires empty {text} on non-root",
+            ranks=(1,),
+        )
+    yield ErrorCase(
+        "send-two",
+        lambda rank: dist.group.WORLD.send([one, one], 1 - rank, 0),
+        RuntimeError,
+        "ProcessGroupGloo::send takes a single tensor",
+    )
     nothing: dict[str, tuple[Callable[[int], object], str]] = {
+        "allreduce": (
+            lambda rank: dist.group.WORLD.allreduce([], dist.AllreduceOptions()),
+            "c10d::allreduce_",
+        ),
+        "reduce_scatter": (
+            lambda rank: dist.group.WORLD.reduce_scatter([], [], dist.ReduceScatterOptions()),
+            "c10d::reduce_scatter_",
+        ),
         "all_to_all": (lambda rank: dist.all_to_all([], []), "c10d::alltoall_"),
         "all_reduce_coalesced": (lambda rank: dist.all_reduce_coalesced([]), "c10d::allreduce_coalesced_"),
         "all_gather_coalesced": (lambda rank: dist.all_gather_coalesced([], []), "c10d::allgather_coalesced_"),
@@ -84,6 +159,11 @@ def _lists() -> Iterator[ErrorCase]:
             "There were no tensor arguments to this function (e.g., you passed an empty list of Tensors), but no "
             f"fallback function is registered for schema {schema}.",
         )
+
+
+def _with_lists(name: str, lists: Any, options: Any) -> object:
+    lists_and_own = (lists, [zeros(1)]) if name == "gather" else ([zeros(1)], lists)
+    return getattr(dist.group.WORLD, name)(*lists_and_own, options)
 
 
 def _shapes() -> Iterator[ErrorCase]:

@@ -41,6 +41,9 @@ def cases() -> Iterator[Case]:
     for way in ("by-position", "by-name", "without-defaults"):
         yield Case(f"every-overload-{way}", WORLD_SIZE, _program(way), _expected(way))
     yield Case("messages-by-name", WORLD_SIZE, _messages, lambda rank: [7.0, 8.0])
+    for reduction, total in _OF_SEVERAL.items():
+        name = f"several-tensors-of-a-rank-{reduction}"
+        yield Case(name, WORLD_SIZE, _several(reduction), lambda rank, total=total: _several_moved(rank, total))
     yield Case("what-a-backend-says-of-itself", WORLD_SIZE, _abilities, lambda rank: _ABILITIES)
     yield Case("what-a-group-says-of-itself", WORLD_SIZE, _words, lambda rank: ["gloo", "gloo", "gloo", rank, 2, 3])
 
@@ -181,6 +184,47 @@ def _messages(rank: int) -> list[float]:
     group.recv(tensors=[received[0]], srcRank=0, tag=3).wait()
     group.recv_anysource([received[1]], 4).wait()
     return [each.item() for each in received]
+
+
+_OF_SEVERAL = {"SUM": [36.0] * 2, "AVG": [18.0, 36.0], "PRODUCT": [1.0 * 3 * 11 * 21] * 2, "MAX": [21.0] * 2}
+"""What an all_reduce leaves in two tensors of each of two ranks, 1 and 3, and 11 and 21; gloo divides the first one."""
+
+
+def _several(reduction: str) -> Callable[[int], object]:
+    def program(rank: int) -> object:
+        group: Any = dist.group.WORLD
+        values = [1.0, 3.0] if rank == 0 else [11.0, 21.0]
+
+        def mine() -> list[torch.Tensor]:
+            return [torch.full((2,), value) for value in values]
+
+        reduced, alone, sent = mine(), mine()[: rank + 1], mine()
+        options = c10d.AllreduceOptions()
+        options.reduceOp = getattr(dist.ReduceOp, reduction)
+        group.allreduce(reduced, options).wait()
+        group.allreduce(alone, c10d.AllreduceOptions()).wait()
+        sparse = [torch.tensor([values[0], 0, 0]).to_sparse(), torch.tensor([0, values[1], 0]).to_sparse()]
+        group.allreduce(sparse, c10d.AllreduceOptions()).wait()
+        from_root = c10d.BroadcastOptions()
+        from_root.rootRank, from_root.rootTensor = 1, 0
+        group.broadcast(sent, from_root).wait()
+        again = mine()
+        from_root.rootTensor = 1
+        group.broadcast(again, from_root).wait()
+        gathered = [[torch.zeros(2) for _ in range(4)] for _ in range(2)]
+        future = group.allgather(gathered, mine(), c10d.AllgatherOptions()).get_future()
+        assert future.wait() is not None
+        results = [each.to_dense()[:2] for each in (*reduced, *alone[:1], *sparse, *sent, *again)]
+        return torch.stack(results), future.value()
+
+    return program
+
+
+def _several_moved(rank: int, reduced: list[float]) -> object:
+    wide = [torch.full((2,), value) for value in (*reduced, 33.0)]
+    wide += [torch.tensor([12.0, 24.0])] * 2 + [torch.full((2,), value) for value in (11.0, 11.0, 21.0, 21.0)]
+    gathered = [torch.full((2,), value) for value in (1.0, 3.0, 11.0, 21.0)]
+    return torch.stack(wide), [gathered, gathered]
 
 
 def _words(rank: int) -> list[object]:
