@@ -26,6 +26,8 @@ SETTING_BY_NAME = {
     "simulator/rank_processes/own_process.py": "streams of a process that is a rank's",
     "simulator/runtime/replaced.py": "the one that replaces and puts back",
     "scenarios/pytest_plugin/failure.py": "an error that is shown",
+    "scenarios/test_suites/shared_state.py": "what ranks have changed, whatever it is, is taken back",
+    "scenarios/test_suites/torch_bases.py": "an attribute of a test",
 }
 """Files that call `setattr` or `delattr`, and why."""
 

@@ -13,7 +13,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 OF_OTHERS = {
     *("--bugs", "--fuzz-seconds", "--tier"),
-    *("--lf", "--pdb", "--tb", "--trace"),
+    *("--dist", "--junitxml", "--lf", "--pdb", "--tb", "--trace", "--tx"),
     *("--epochs", "--tp"),
     *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--local-addr"),
 }
@@ -30,7 +30,8 @@ def options_in(text):
 def options_of_the_plugin():
     parser = pytest.Parser(_ispytest=True)
     pytest_addoption(parser)
-    return {name for option in parser.getgroup("ddpsim").options for name in option.names()}
+    groups = parser.getgroup("ddpsim"), parser.getgroup("ddpsim-suite")
+    return {name for group in groups for option in group.options for name in option.names()}
 
 
 def test_every_command_has_its_section():
