@@ -87,8 +87,9 @@ class RankSession:
             config.hook.pytest_collection(session=session)
         finally:
             self._capture.stop_global_capturing()
-        if (factory := getattr(config, "_tmp_path_factory", None)) is not None:
-            factory.getbasetemp()  # one folder for all tests of the rank
+        for value in vars(config).values():
+            if isinstance(value, pytest.TempPathFactory):
+                value.getbasetemp()  # one folder for all tests of the rank
         session.testsfailed, session.shouldfail = 0, False
         self._tests = {item.nodeid: item for item in session.items}
 
