@@ -367,10 +367,10 @@ def make_plan(
         _check_gpus(gpus, program, isolation)
     _check_hosts(options, program, world_size)
     faults = options.get("faults", ())
-    if any(isinstance(each, Strike) for each in faults) and not is_program:
-        raise UsageError("faults has a Strike, which hits processes of programs, FILE.py or -m MODULE: leave it out")
     if not isinstance(faults, Sequence):
         raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values: give a list")
+    if any(isinstance(each, Strike) for each in faults) and not is_program:
+        raise UsageError("faults has a Strike, which hits processes of programs, FILE.py or -m MODULE: leave it out")
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
     return program, RunPlan(

@@ -89,7 +89,7 @@ class FaultPlan:
 
 def _check_fault(fault: Fault, world_size: int) -> None:
     if not isinstance(fault, (Crash, Delay, EarlyReturn, Strike)):
-        raise UsageError(f"faults has {fault!r}, expected Crash, Delay, EarlyReturn or Strike values: give only these")
+        raise UsageError(f"faults has {fault!r}, expected Crash, Delay or EarlyReturn values: give only these")
     name = "before_operation" if isinstance(fault, Strike) else "before_call"
     number = fault.before_operation if isinstance(fault, Strike) else fault.before_call
     if not isinstance(fault.rank, int) or not isinstance(number, int):

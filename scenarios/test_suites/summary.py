@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ddpsim.simulator.whole_file import write_atomically
 from ddpsim.simulator.wording import count_with_noun
 
 _PREFIX = "ddpsim."
@@ -113,7 +114,7 @@ def sarif(tests: Iterable[SuiteTest], version: str) -> str:
 def write_sarif(path: Path, tests: Iterable[SuiteTest], version: str) -> str:
     """Write a SARIF file, and return a line that says so, or why not."""
     try:
-        path.write_text(sarif(tests, version))
+        write_atomically(path, sarif(tests, version).encode())
     except OSError as error:
         return f"ddpsim: cannot write {path} ({error.strerror})"
     return f"ddpsim: findings in {path}"

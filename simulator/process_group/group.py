@@ -49,7 +49,8 @@ class SimulatedGroup(NamedGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce tensors onto every rank, in place."""
         reduction, factor = _reduction_of(opts)
-        rules = self._rules_for_call("allreduce_", tensors, tensors)
+        is_usual = len(tensors) == 1  # fewer steps
+        rules = rules_for(self._rules, tensors[0]) if is_usual else self._rules_for_call("allreduce_", tensors, tensors)
         rules.check_all_reduce(tensors, reduction)
         signature = _signature_of("all_reduce", tensors[:1], reduction)  # gloo's ranks need not have equally many
         return self._issue_reduction(rules, signature, tensors, tensors, factor)

@@ -91,14 +91,14 @@ FOR_EVER = "from ddpsim import Budget\n" + marked("while True:\n    dist.barrier
     ],
 )
 def test_a_budget_that_ran_out_is_no_pass_and_a_test_has_so_many_steps(fails, monkeypatch, options, steps):
-    assert running._MOST_STEPS == 1_000_000
-    monkeypatch.setattr(running, "_MOST_STEPS", 1000)
+    assert running.MOST_STEPS == 1_000_000
+    monkeypatch.setattr(running, "MOST_STEPS", 1000)
     lines = fails(FOR_EVER.replace("{options}", options)).lines
     assert lines[:2] == ["UNKNOWN  budget", f"  the run took more than {steps} steps"]
 
 
 def test_an_exploration_of_a_program_that_never_ends_takes_as_many_in_each_run(fails, monkeypatch):
-    monkeypatch.setattr(running, "_MOST_STEPS", 1000)
+    monkeypatch.setattr(running, "MOST_STEPS", 1000)
     assert "        1  unknown  budget rank 0" in fails(FOR_EVER.replace("{options}", ", explore=True")).lines
 
 
