@@ -88,7 +88,7 @@ class Attempt:
         is_process = bool(self.results) and not self.has_threads
         found = [finding for result in self.results for finding in result.findings]
         hazards = {str(each.code) for each in found if each.code.verdict is Verdict.PASS}
-        sites = (each.sites[0] for each in found if each.sites and not each.sites[0].is_foreign)
+        sites = (site for each in found for site in each.sites if site.path and not site.is_foreign)
         folder = self.item.config.invocation_params.dir
         return SuiteRow(
             ranks=", ".join(str(each.world_size) for each in self.results),

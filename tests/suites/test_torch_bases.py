@@ -97,6 +97,15 @@ def test_ranks_that_change_a_module_run_again_as_processes(run):
 
 THREADS = """
 from torch.testing._internal import common_distributed as common
+from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
+
+class TestMesh(DTensorTestBase):
+    world_size = 2
+
+    @with_comms
+    def test_the_call_that_differs_is_torchs(self):
+        if self.rank == 0:
+            dist.all_reduce(torch.ones(1))
 
 class TestThreads(common.MultiThreadedTestCase):
     world_size = 3
@@ -144,7 +153,8 @@ class TestContinuous(common.MultiProcContinuousTest):
 
 def test_torchs_other_base_classes(run):
     result = run(THREADS, "--ddpsim", "--ddpsim-isolation", "thread")
-    result.assert_outcomes(passed=4, failed=2)
+    result.assert_outcomes(passed=4, failed=3)
+    assert report_of(result, "TestMesh.test_the_call_that_differs_is_torchs")[0].startswith("MISMATCH")
     assert report_of(result, "TestThreads.test_hangs")[0].startswith("DEADLOCK  deadlock.missing_rank")
 
 
