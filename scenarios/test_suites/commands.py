@@ -23,7 +23,7 @@ _MODULES = {
 }
 """The commands that start ranks, each with the module that Python would run for it."""
 
-_OTHER_MODULES = {"torch.distributed.launch", *_MODULES.values()}
+_OTHER_MODULES = [[name] for name in ("torch.distributed.launch", *_MODULES.values())]
 
 
 def words_of_launcher(words: Sequence[str]) -> list[str]:
@@ -31,7 +31,7 @@ def words_of_launcher(words: Sequence[str]) -> list[str]:
     name, *rest = words or [""]
     if PurePath(name).name.startswith("python"):
         options = next((number for number, word in enumerate(rest) if word not in ("-u", "-B")), len(rest))
-        is_launcher = rest[options : options + 1] == ["-m"] and rest[options + 1] in _OTHER_MODULES
+        is_launcher = rest[options : options + 1] == ["-m"] and rest[options + 1 : options + 2] in _OTHER_MODULES
         return rest[options:] if is_launcher else []
     for command, module in _MODULES.items():
         if (PurePath(name).name, *rest[: len(command) - 1]) == command:
@@ -49,12 +49,13 @@ class CommandsOfTest:
 
     def _start_replacement(self, original: Callable[..., None]) -> Callable[..., None]:
         def start(popen: Any, args: Any, *rest: Any, **named: Any) -> None:
-            if self._ranks.attempt is None:
+            if self._ranks.attempt is None or len(rest) > 9:  # the environment by position: nobody writes that
                 original(popen, args, *rest, **named)
                 return
             words = _words(args, is_shell=bool(named.get("shell")))
             launched = words_of_launcher(words)
-            environment = dict(named.get("env") or os.environ)
+            given = named.get("env")
+            environment = dict(os.environ if given is None else given)
             if launched:
                 args = [sys.executable, "-m", "ddpsim", "run", *launched]
                 named["shell"] = False

@@ -4,9 +4,7 @@ A test whose ranks may be threads runs so first. If it fails, or its ranks chang
 runs again with ranks as processes, and that outcome counts. The later tests of its class then begin with processes.
 """
 
-import importlib
 from collections.abc import Generator, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -58,11 +56,12 @@ class SuitePlugin:
         self._processes = ProcessesOfTest(self._ranks, self._replaced, self._outside)
         CommandsOfTest(self._ranks, self._replaced, self._outside)
         PoolsOfTest(self._ranks, self._replaced)
-        with suppress(ImportError):  # without expecttest, for instance, no test can use these classes either
-            torch_bases.adapt(importlib.import_module(torch_bases.MODULE), self._ranks, self._replaced)
+        self._finder = torch_bases.AdaptingFinder(self._ranks, self._replaced)
+        self._finder.install()
 
     def pytest_unconfigure(self) -> None:
         """Restore what was replaced."""
+        self._finder.uninstall()
         self._replaced.restore_attributes()
         self._outside.close()
 
@@ -117,15 +116,15 @@ class SuitePlugin:
             search = ScheduleSearch(found, attempt_under)
             search.search(self._schedules, terms.seconds, terms.seed)
             row = replace(row, schedules=search.text())
-            if search.is_flaky:
+            if search.has_both:
                 found = search.by_outcome["failed"]
                 token = str(found.attempt.results[0].schedule)
-                row = replace(found.attempt.row(row.why), schedules=row.schedules, flaky=token)
+                row = replace(found.attempt.row(row.why), schedules=row.schedules, flaky=token * search.is_repeatable)
         for report in found.reports:
             if found.attempt.results:
                 report.user_properties += row.properties()
-                if row.flaky and report.when == "call":
-                    report.sections.append(("ddpsim: the outcome depends on the schedule", row.schedules))
+                if row.schedules and report.failed:
+                    report.sections.append(("ddpsim: under other schedules", row.schedules))
         return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import unittest
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import Any
@@ -87,15 +87,16 @@ class Attempt:
         """Return the attempt as a row of the suite's summary; `why` says why its ranks are processes."""
         is_process = bool(self.results) and not self.has_threads
         found = [finding for result in self.results for finding in result.findings]
+        found.sort(key=lambda each: each.code.verdict is Verdict.PASS)  # hazards last
         hazards = {str(each.code) for each in found if each.code.verdict is Verdict.PASS}
-        sites = (site for each in found for site in each.sites if site.path and not site.is_foreign)
+        sites = (site for each in found[:1] for site in each.sites if site.path and not site.is_foreign)
         folder = self.item.config.invocation_params.dir
         return SuiteRow(
             ranks=", ".join(str(each.world_size) for each in self.results),
             isolation="process" if is_process else "thread",
             why=why if is_process else "",
-            codes=", ".join(sorted({str(each.code) for each in found} - hazards)),
-            hazards=", ".join(sorted(hazards)),
+            codes=", ".join(dict.fromkeys(str(each.code) for each in found if str(each.code) not in hazards)),
+            hazards=", ".join(dict.fromkeys(str(each.code) for each in found if str(each.code) in hazards)),
             at=next((f"{os.path.relpath(site.path, folder)}:{site.line}" for site in sites), ""),
             what=found[0].summary if found else "",
         )
@@ -215,7 +216,8 @@ def _process_kept(attempt: Attempt) -> Iterator[None]:
 
     def end_rank(original: Callable[..., Any], *arguments: int) -> None:
         is_own = len(arguments) == 1 or arguments[0] in (process, threading.get_native_id())
-        if os.getpid() != process or not is_own:
+        only_asks = arguments[1:] == (0,)  # os.kill with signal 0
+        if os.getpid() != process or not is_own or only_asks:
             original(*arguments)
             return
         attempt.changed.append(f"the process by os.{original.__name__}")
@@ -232,7 +234,9 @@ def _process_kept(attempt: Attempt) -> Iterator[None]:
             logging.setLogRecordFactory(makes_records)
             root.handlers[:] = handlers
             root.setLevel(level)
-        if os.getcwd() != folder:
+        with suppress(FileNotFoundError):
+            folder = "" if os.getcwd() == folder else folder
+        if folder:  # a rank has left it, or has removed where it went
             attempt.changed.append("the working directory")
             os.chdir(folder)
 

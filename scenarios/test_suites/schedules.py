@@ -50,6 +50,8 @@ class ScheduleSearch:
     """For each outcome, the first attempt that had it."""
     point: DivergencePoint | None = None
     """The choice by which a failing schedule differs from a passing one; None if that is not known."""
+    is_repeatable: bool = False
+    """True if a failing and a passing schedule had the same outcomes when they were run again."""
 
     def search(self, schedules: int, seconds: float, seed: int) -> None:
         """Run up to this number of schedules besides the first, and compare the failing with the passing ones."""
@@ -59,20 +61,30 @@ class ScheduleSearch:
         half = schedules - schedules // 2
         for name, most in (("random", half), ("dpor", schedules - half)):
             self._run(strategy_by_name(name, world_size, seed=seed), most, end)
-        if self.is_flaky:
+        if self.has_both:
             failed, passed = (self.by_outcome[name].attempt.results[0] for name in ("failed", "passed"))
-            found = find_closest_pass(failed, passed, self._run_with_choices, is_over=lambda: time.monotonic() > end)
+            self.is_repeatable = failed.schedule.choices != passed.schedule.choices and all(
+                self._outcome_under(each.schedule.choices) == name
+                for name, each in (("failed", failed), ("passed", passed))
+            )
+            found = (
+                None
+                if not self.is_repeatable
+                else find_closest_pass(failed, passed, self._run_with_choices, is_over=lambda: time.monotonic() > end)
+            )
             self.point = None if found is None else found[1]
 
     @property
-    def is_flaky(self) -> bool:
-        """True if the test passes under one schedule, and fails under another one."""
+    def has_both(self) -> bool:
+        """True if the test passed once, and failed once."""
         return {"failed", "passed"} <= self.outcomes.keys()
 
     def text(self) -> str:
         """Return how many schedules had which outcome, and the choice on which it depends."""
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
         text = f"{count_with_noun(self.outcomes.total(), 'schedule')}: {outcomes}"
+        if self.has_both and not self.is_repeatable:
+            return f"{text}; a schedule that is run again has another outcome, so that something else decides"
         if self.point is None:
             return text
         failing, passing = self.point.failing, self.point.passing
@@ -83,19 +95,26 @@ class ScheduleSearch:
         while most > 0 and time.monotonic() < end and (policy := strategy.next_policy()) is not None:
             most -= 1
             attempted = self.attempt_under(policy)
-            self._count(attempted)
             if not attempted.attempt.results:
                 return
+            self._count(attempted)
             strategy.take(attempted.attempt.results[0])
 
     def _count(self, attempted: Attempted) -> None:
         self.outcomes[attempted.outcome] += 1
         self.by_outcome.setdefault(attempted.outcome, attempted)
 
-    def _run_with_choices(self, choices: tuple[int, ...]) -> tuple[Result, Sequence[TakenChoice]]:
+    def _attempt_with_choices(self, choices: tuple[int, ...]) -> tuple[Attempted, Sequence[TakenChoice]]:
         failed = self.by_outcome["failed"].attempt.results[0]
         policy = ReplayPolicy(Schedule(choices, failed.program, failed.schedule.start), keeps_choices=True)
-        attempted = self.attempt_under(policy)
-        result = attempted.attempt.results[0]
-        has_passed = attempted.outcome == "passed"
-        return (result if has_passed == (result.verdict is Verdict.PASS) else failed), policy.choices
+        return self.attempt_under(policy), policy.choices
+
+    def _outcome_under(self, choices: tuple[int, ...]) -> str:
+        return self._attempt_with_choices(choices)[0].outcome
+
+    def _run_with_choices(self, choices: tuple[int, ...]) -> tuple[Result, Sequence[TakenChoice]]:
+        attempted, taken = self._attempt_with_choices(choices)
+        for result in attempted.attempt.results[:1]:
+            if (attempted.outcome == "passed") == (result.verdict is Verdict.PASS):
+                return result, taken
+        return self.by_outcome["failed"].attempt.results[0], taken

@@ -141,7 +141,9 @@ class World:
         return 0
 
     def close(self) -> None:
-        """Release what the ranks hold, at the end of the test."""
+        """Wait for the ranks if they still run, and release what they hold, at the end of the test."""
+        if self._meanwhile is not None:
+            self._meanwhile.join()
         for each in self.started:
             each.end(-signal.SIGKILL)
             os.close(each.sentinel)

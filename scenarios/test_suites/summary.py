@@ -71,7 +71,10 @@ def summary_lines(tests: Sequence[SuiteTest], *, is_verbose: bool = False) -> It
     processes = [each for each in tests if each.row.isolation == "process"]
     yield f"ddpsim: {count_with_noun(len(tests), 'test')} on simulated ranks, {len(processes)} with ranks as processes"
     for title, codes in (("codes", "codes"), ("hazards", "hazards"), ("why processes", "why")):
-        counted = Counter(code for each in tests for code in getattr(each.row, codes).split(", ") if code)
+        lists = [
+            [value] if codes == "why" else value.split(", ") for each in tests if (value := getattr(each.row, codes))
+        ]
+        counted = Counter(code for each in lists for code in each)
         if counted:
             yield f"  {title}: {', '.join(f'{count} {code}' for code, count in counted.most_common())}"
     for each in processes if is_verbose else ():

@@ -5,12 +5,15 @@ ranks, and the test's method, replaced by a wrapper, waits for them in the main 
 `TEST_SKIPS`. DTensorTestBase, FSDPTest and DistributedTestBase derive from MultiProcessTestCase.
 """
 
+import importlib.machinery
 import os
+import sys
 import traceback
 import unittest
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,6 +22,38 @@ from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest, fresh_file
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 MODULE = "torch.testing._internal.common_distributed"
+
+
+class AdaptingFinder:
+    """Import hook that adapts `MODULE` when the suite imports it. To import it changes settings of torch
+    (`torch.backends.disable_global_flags`), which other suites would notice."""
+
+    def __init__(self, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
+        self._ranks = ranks
+        self._replaced = replaced
+
+    def install(self) -> None:
+        """Adapt the module now if it is loaded, else when it is."""
+        if (module := sys.modules.get(MODULE)) is not None:
+            adapt(module, self._ranks, self._replaced)
+        sys.meta_path.insert(0, cast(Any, self))
+
+    def uninstall(self) -> None:
+        """Remove the hook."""
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """Return the spec of `MODULE`, whose loader adapts it; None for any other module."""
+        spec: Any = importlib.machinery.PathFinder.find_spec(name, path) if name == MODULE else None
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_adapt(module: Any) -> None:
+                execute(module)
+                adapt(module, self._ranks, self._replaced)
+
+            spec.loader.exec_module = execute_and_adapt
+        return spec
 
 
 def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
@@ -65,7 +100,7 @@ def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None
         run_rank_or_skip = partial(_exit_code, run_rank, generic)
         of_threads: Any = {"on": "thread", "has_group": True, "raised": _raised_in_thread}
         codes = ranks.run(run_rank_or_skip, world_size, told_by=function, **of_threads)
-        _raise_skip(max(codes), skips)
+        _judge_codes(codes, skips)
 
     def run_with_threaded_group(test: Any, name: str, rank: int, world_size: int) -> None:
         __tracebackhide__ = True
@@ -81,7 +116,7 @@ def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None
     replaced.set_attribute(of_threads, "_join_threads", classmethod(join_threads))
     replaced.set_attribute(of_threads, "run_test_with_threaded_pg", run_with_threaded_group)
     if hasattr(module, "spawn_threads_and_init_comms"):
-        replaced.set_attribute(module, "spawn_threads_and_init_comms", partial(_on_threads, ranks, skips))
+        replaced.set_attribute(module, "spawn_threads_and_init_comms", partial(_on_threads, ranks, skips, generic))
     if hasattr(module, "MultiProcContinuousTest"):
         _adapt_continuous(module, ranks, replaced, skips)
 
@@ -101,10 +136,11 @@ def _adapt_continuous(module: Any, ranks: RanksOfTest, replaced: ReplacedAttribu
                 function()
                 return
             kind, file_name = type(test), fresh_file()
+            test.addCleanup(Path(file_name).unlink, missing_ok=True)
             run_rank = partial(_run_continuous, kind, test.id(), file_name)
             run_rank_or_skip = partial(_exit_code, run_rank, generic)
             codes = ranks.run(run_rank_or_skip, int(kind.world_size), told_by=function, raised=_raised_in_process)
-            _raise_skip(max(codes), skips)
+            _judge_codes(codes, skips)
 
         return wrapper
 
@@ -147,11 +183,16 @@ def _start_nothing(test: Any, process: Any) -> None:
 
 
 def _on_threads(
-    ranks: RanksOfTest, skips: dict[int, str], function: Any = None, timeout: Any = None, world_size: int = 4
+    ranks: RanksOfTest,
+    skips: dict[int, str],
+    generic: int,
+    function: Any = None,
+    timeout: Any = None,
+    world_size: int = 4,
 ) -> Any:
     """The decorator `spawn_threads_and_init_comms`."""
     if function is None:
-        return partial(_on_threads, ranks, skips, timeout=timeout, world_size=world_size)
+        return partial(_on_threads, ranks, skips, generic, timeout=timeout, world_size=world_size)
 
     @wraps(function)
     def on_ranks(test: Any, *arguments: Any, **named: Any) -> None:
@@ -161,8 +202,8 @@ def _on_threads(
             function(test, *arguments, **named)
 
         of_threads: Any = {"on": "thread", "has_group": True, "raised": _raised_in_thread}
-        run_rank_or_skip = partial(_exit_code, run_rank, next(iter(skips)))
-        _raise_skip(max(ranks.run(run_rank_or_skip, world_size, told_by=function, **of_threads)), skips)
+        run_rank_or_skip = partial(_exit_code, run_rank, generic)
+        _judge_codes(ranks.run(run_rank_or_skip, world_size, told_by=function, **of_threads), skips)
 
     return on_ranks
 
@@ -170,3 +211,11 @@ def _on_threads(
 def _raise_skip(code: Any, skips: dict[int, str]) -> None:
     if code in skips:
         raise unittest.SkipTest(skips[code])
+
+
+def _judge_codes(codes: Any, skips: dict[int, str]) -> None:
+    """Raise for the exit codes of all ranks: an error for one that is neither 0 nor a skip, else a skip."""
+    for rank, code in enumerate(codes):
+        if code and code not in skips:
+            raise RuntimeError(f"Exception in worker process: rank {rank} left with exit code {code}")
+    _raise_skip(max(codes), skips)

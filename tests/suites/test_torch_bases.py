@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from torch.testing._internal import common_distributed  # noqa: F401 - pytester would make Python forget it
+from torch.testing._internal.distributed._tensor import common_dtensor  # noqa: F401
 
 from tests.pytest_plugin.reading import report_of
 
