@@ -103,6 +103,15 @@ def test_what_a_spawned_rank_raises_comes_to_the_launcher(write, capfd):
     assert capfd.readouterr().out.splitlines()[3:] == ["raised on 1 ValueError: of a rank", "after the ranks"]
 
 
+def test_what_the_program_raises_after_its_ranks_blames_no_rank(write):
+    write(SPAWN + "    raise OSError('no space left')\n")
+    (finding,) = simulate_program(["train.py"], 3).findings
+    line = (SPAWN + "raise").count("\n") + 1
+    summary = f"the program that starts the ranks raised OSError: no space left at train.py:{line}"
+    assert (finding.code, finding.ranks, finding.summary) == (Code.RANK_ERROR, (), summary)
+    assert "left the program that starts the ranks" in finding.body
+
+
 def test_processes_in_a_loop_are_ranks(write, capfd):
     write(LOOP)
     result = simulate_program(["train.py"], 2)
