@@ -274,6 +274,11 @@ class CallCauses:
         "number of micro-batches, for example), or one of them takes a branch",
         "run the loops of both sides equally often: take the number from one place, or send it first",
     )
+    LEFT_OUT_OR_LOOPS_DIFFER = make_advice(facts.PatternBreak)(
+        "{who} reached {operation} at {site} {fact}, and {usual}, where {who} never came: it left that call out, or "
+        "one of two loops of messages is longer than the other",
+        "let {who} make that call, too, whatever branch it takes; or run the loops of both sides equally often",
+    )
     BOTH_SEND_IN_LOOPS = make_advice(facts.PatternBreak)(
         "{who} reached {operation} at {site} {fact}, and {usual}; a send waits for its recv: either both send before "
         "they receive, or one of two loops is longer than the other, or one of them takes a branch",
