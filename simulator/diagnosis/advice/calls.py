@@ -221,8 +221,7 @@ class CallCauses:
     DEFAULT_GROUPS_APART = make_advice(facts.Ranks)(
         "{who} use different stores for the default group: another file, prefix, address or port on each, so they "
         "never meet there",
-        "give every rank the same init_method (a file or address without the rank's number), MASTER_PORT, or store and "
-        "prefix",
+        "give every rank one init_method (a file or address without the rank's number), port, or store and prefix",
     )
     OTHER_GROUP_AT_LINE = make_advice(facts.FactAndSite)(
         "the same call of {site} is on different groups: {fact}; ranks pass another group there, leave a call of "

@@ -248,8 +248,7 @@ class WrongNumberCauses:
     )
     OUTPUTS_SHARED = make_advice(NoFacts)(
         "the outputs are written over one another, so the memory that they share holds what was written last",
-        "give each output memory of its own: [torch.empty_like(t) for _ in range(world_size)] rather than "
-        "[torch.empty_like(t)] * world_size",
+        "give each output memory of its own: [torch.empty_like(t) for _ in range(n)], not [torch.empty_like(t)] * n",
     )
     LINES_MEET = make_advice(NoFacts)(
         "the ranks took different branches, and their calls still agree",
