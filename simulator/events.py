@@ -43,6 +43,8 @@ NOT_CHECKED = "not checked: "
 """How a note begins that says what of a program was not simulated. The result repeats it."""
 AT_EXIT = "at exit: "
 """How a note begins that says what an exit handler raised, which changes no exit status. The result repeats it."""
+RAW_MEMORY = "wrong elements: "
+"""How a note begins that says of which tensor gloo moves other elements. The result repeats it."""
 NOT_EXPLORED = f"{NOT_CHECKED}other schedules from where "
 """How a note begins that says from where on only one schedule is run."""
 

@@ -23,7 +23,7 @@ from ddpsim.simulator.debugging.thread_session_host import ThreadSessionHost
 from ddpsim.simulator.diagnosis.partings import name_parting, name_threads
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.errors import InternalError, UsageError, is_unexpected_error, make_internal_error
-from ddpsim.simulator.events import AT_EXIT, EXITED_AT_ONCE, NOT_CHECKED, EventKind
+from ddpsim.simulator.events import AT_EXIT, EXITED_AT_ONCE, NOT_CHECKED, RAW_MEMORY, EventKind
 from ddpsim.simulator.faults import Crash, Delay, EarlyReturn, FaultPlan, How, Strike
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.hosts import FRESH_STORE, MONITOR_SECONDS
@@ -223,7 +223,7 @@ def _run_kernel(
 def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
     """Return, once each, what ranks have noted as not checked, and what their exit handlers raised."""
     notes = ((event.rank, event.text) for event in trace if event.kind is EventKind.NOTE)
-    said = ranks_by_value(note for note in notes if note[1].startswith((NOT_CHECKED, AT_EXIT)))
+    said = ranks_by_value(note for note in notes if note[1].startswith((NOT_CHECKED, AT_EXIT, RAW_MEMORY)))
     return tuple(text.replace(AT_EXIT, f"{AT_EXIT}{rank_list(ranks)} raised ", 1) for text, ranks in said.items())
 
 

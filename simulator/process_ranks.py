@@ -15,6 +15,7 @@ from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import RankSeeds
 from ddpsim.simulator.debugging.breakpoints import current_breakpoints
 from ddpsim.simulator.debugging.director import RunDirector
+from ddpsim.simulator.diagnosis.rank_errors import launcher_error_finding
 from ddpsim.simulator.faults import Strike
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.launching.launch import LauncherRun, start_own_ranks
@@ -28,7 +29,6 @@ from ddpsim.simulator.rank_processes.process_config import ProcessConfig
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.replicas.replica_judge import ReplicaJudge
 from ddpsim.simulator.run_options import RanksOutcome, RunPlan
-from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.verdict import Verdict, worst_verdict_of_findings
 from ddpsim.simulator.virtual_gpus.announcement import FirstUseAnnouncement
 from ddpsim.simulator.virtual_gpus.building import build_device
@@ -110,7 +110,7 @@ class ProcessRanks:
         if launch is not None and execution.has_completed:
             raised = launch.finish_program(kernel.run.budget.seconds)
             if raised is not None and not execution.raised_exceptions():
-                findings = (*outcome.findings_of_errors({0: raised}, {}), *findings)
+                findings = (launcher_error_finding(raised.line, raised.site, raised.traceback), *findings)
         self._external_processes.raise_if_reported()
         has_failed = worst_verdict_of_findings(findings) is not Verdict.PASS
         returns = execution.returned_values(has_failed=has_failed)

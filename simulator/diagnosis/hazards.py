@@ -54,6 +54,7 @@ class NoticedKind(Enum):
     UNWAITED = "a rank returned and had not waited for a call"
     CHANGED = "the owner of a call changed its tensors before the wait"
     SHARED = "a call shares memory with another one in flight, and one of them writes it"
+    OUTPUTS_SHARED = "outputs of one call share memory"
     READ = "the owner of a call read its tensors before the wait, or tensors that the call leaves undefined"
     NAMED = "the name of a call's tensor in the rank's program"
     OUTSIDE = "a rank passed a group in which it is not; no hazard by itself"
@@ -130,6 +131,9 @@ def _tensors_in_flight(run: WatchedRun) -> Iterable[Finding]:
     for calls in run.calls_by_line(NoticedKind.SHARED):
         fact = f"{_calls_text(calls)} and a call in flight share memory, and one writes it"
         yield _finding_at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.SHARED_IN_FLIGHT.lines())
+    for calls in run.calls_by_line(NoticedKind.OUTPUTS_SHARED):
+        fact = f"outputs of {_calls_text(calls)} share memory"
+        yield _finding_at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, Cause.OUTPUTS_SHARED.lines())
 
 
 def _tensors_read(run: WatchedRun) -> Iterable[Finding]:

@@ -199,6 +199,14 @@ def rank_error_finding(
     return summarized_finding(Code.RANK_ERROR, culprits, summary, lines, sites=tuple(sites))
 
 
+def launcher_error_finding(error: str, site: Site | None, traceback_text: str) -> Finding:
+    """Return the finding for an exception of the program that starts the ranks; no rank raised it."""
+    summary = f"the program that starts the ranks {error_as_verb(error, 200)}" + (f" at {site}" if site else "")
+    lines = [f"  {line}" for line in traceback_text.rstrip().splitlines()]
+    sites, advice = (site,) if site else (), Cause.LAUNCHER_RAISED.lines()
+    return summarized_finding(Code.RANK_ERROR, (), summary, lines, advice, sites=sites)
+
+
 def _lines_by_kind(errors: Mapping[int, str]) -> list[str]:
     """Return what the ranks did, one line for each kind of error."""
     lines = []

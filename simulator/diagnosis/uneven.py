@@ -135,6 +135,8 @@ class PeerGoneOn(NamedTuple):
         went_on = f"rank {there.rank} reached {other} at {site} {theirs} and continued at {there.site}"
         both_send = call.operation == there.operation == "send"
         cause = Cause.BOTH_SEND_IN_LOOPS if both_send else Cause.LOOPS_OF_MESSAGES_DIFFER
+        if not there.is_point_to_point and all((each.rank, each.site) != (call.rank, there.site) for each in issued):
+            cause = Cause.LEFT_OUT_OR_LOOPS_DIFFER
         return cause.lines(f"rank {call.rank}", call.operation, str(call.site), mine, went_on)
 
 

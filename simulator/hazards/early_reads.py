@@ -3,7 +3,7 @@
 Until the wait an output is of a class of ours, so that torch passes its functions through here (`__torch_function__`);
 a program without a call in flight pays nothing. While such a function runs, a dispatch mode sees which memory its
 operators read. Not found: reads in native code (numpy, pickle, a backward), by `print` and `repr`, in functions that
-are compiled or mapped (`vmap`), through a view that was made before the call, of tensors that are not contiguous, and
+are compiled or mapped (`vmap`), through a view that was made before the call, of outputs that are not contiguous, and
 of tensors that the program does not hold itself. A program that asks for the exact type of an output sees our class.
 """
 
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.runtime.call_sites import current_user_site, is_simulator_file
+from ddpsim.simulator.transport.payload import elements_spanned
 
 _ASKING = frozenset({"aten::is_pinned", "aten::is_same_size", "aten::_has_compatible_shallow_copy_type"})
 """Operators that ask for properties of a tensor and read no data."""
@@ -42,9 +43,12 @@ class EarlyReads:
         """Watch the tensors that a call writes."""
         for tensor in outputs:
             if type(tensor) is Tensor and memory_span(tensor) != (0, 0):
-                self._mark(tensor)
-                self.held[id(tensor)] = call, tensor
-                self._of_calls.setdefault(id(call), []).append(tensor)
+                self._hold(call, tensor)
+
+    def _hold(self, call: Call, tensor: Tensor) -> None:
+        self._mark(tensor)
+        self.held[id(tensor)] = call, tensor
+        self._of_calls.setdefault(id(call), []).append(tensor)
 
     def forget_call(self, call: Call | None) -> None:
         """Watch the outputs of a call no longer, or, for None, those of all calls."""
@@ -63,7 +67,7 @@ class EarlyReads:
         held = [each for leaf in leaves if (each := self.held.get(id(leaf)))]
         for _, tensor in held:
             _unmark(tensor)
-        reads = _ReadsOf([memory_span(tensor) for _, tensor in held])
+        reads = _ReadsOf([enclosing_span(tensor) for _, tensor in held])
         name = getattr(func, "__name__", "")
         try:
             if is_own or name == "__get__":
@@ -81,8 +85,8 @@ class EarlyReads:
             if span in reads.found or (name == "tolist" and not is_own):
                 self.forget_call(call)
                 self._ask(Noticed(NoticedKind.READ, (call,), current_user_site()))
-            elif type(result) is Tensor and not is_own and overlap_in_memory([span], [memory_span(result)]):
-                self.watch_outputs(call, [result])
+            elif type(result) is Tensor and not is_own and _lies_in(result, span):
+                self._hold(call, result)
         return result
 
 
@@ -121,14 +125,22 @@ class _ReadsOf(TorchDispatchMode):
         reads = not func.is_view and name not in _ASKING and not name.endswith("_like") and "::new_" not in name
         if func.namespace == "aten" and reads:
             inputs = [
-                memory_span(leaf)
+                leaf
                 for argument, value in zip(func._schema.arguments, args, strict=False)
                 if argument.alias_info is None or not argument.alias_info.is_write
                 for leaf in (value if isinstance(value, (list, tuple)) else [value])
                 if isinstance(leaf, Tensor)
             ]
-            self.found.update(span for span in self.spans if overlap_in_memory([span], inputs))
+            self.found.update(span for span in self.spans if any(_lies_in(leaf, span) for leaf in inputs))
         return func(*args, **kwargs or {})
+
+
+def _lies_in(tensor: Tensor, span: Span) -> bool:
+    """Return whether a tensor has memory in a span; if it is not contiguous, whether all of it lies there."""
+    if tensor.layout is torch.strided and not tensor.is_contiguous():
+        start, end = enclosing_span(tensor)
+        return span[0] <= start < end <= span[1]
+    return overlap_in_memory([span], [memory_span(tensor)])
 
 
 def overlap_in_memory(written: Sequence[Span], others: Sequence[Span]) -> bool:
@@ -142,3 +154,9 @@ def memory_span(tensor: Tensor) -> Span:
         return 0, 0
     start = tensor.data_ptr()
     return start, start + tensor.nbytes
+
+
+def enclosing_span(tensor: Tensor) -> Span:
+    """Return the memory from the first to the last element of a strided tensor."""
+    start = tensor.data_ptr()
+    return start, start + elements_spanned(tensor) * tensor.element_size()

@@ -13,6 +13,7 @@ between the last rank's call and the delivery of its completion, and changes of 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -126,6 +127,13 @@ class _CallInFlight:
         """Return whether two calls use the same memory, and at least one of them writes it."""
         mine, theirs = self.memory_spans(), other.memory_spans()
         return overlap_in_memory(mine[1], theirs[0]) or overlap_in_memory(theirs[1], mine[0])
+
+    def writes_over_outputs(self) -> bool:
+        """Return whether outputs that are no inputs, and so get different values, share memory."""
+        inputs, outputs, *_ = self._passed_tensors
+        if inputs is outputs or len(outputs) < 2:
+            return False
+        return any(start < end for (_, end), (start, _) in pairwise(sorted(self.memory_spans()[1])))
 
     def memory_spans(self) -> tuple[Sequence[Span], Sequence[Span]]:
         """Return the memory that the call reads or writes on its rank, and which part of that memory it may write."""
@@ -264,6 +272,8 @@ class HazardWatch:
             in_flight = _CallInFlight(pending, tensors, brought)
             if mine:
                 self._report_shared_memory(in_flight, mine.sharing_with(in_flight))
+            if in_flight.writes_over_outputs():
+                self._report_hazard(NoticedKind.OUTPUTS_SHARED, call)
             mine.add(in_flight)
             if tensors and (parts := in_flight.watched_parts):
                 pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]

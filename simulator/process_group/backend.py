@@ -413,7 +413,7 @@ class SimulatedBackend:
             is_elsewhere = uses_agent_store() and not is_agent_port(port)
             if not self._host.is_rank_thread() or not 0 <= port < 2**16 or is_elsewhere:
                 return original(hostname, port, *arguments, **options)
-            return self._groups.rendezvous_store(arguments[2] if len(arguments) > 2 else options.get("timeout"))
+            return self._groups.rendezvous_store(arguments[2] if len(arguments) > 2 else options.get("timeout"), port)
 
         return create_c10d_store
 

@@ -112,14 +112,15 @@ class GroupMaker:
             store.set_timeout(timeout)
         return store
 
-    def rendezvous_store(self, timeout: timedelta | None) -> SimulatedStore:
+    def rendezvous_store(self, timeout: timedelta | None, port: int | None = None) -> SimulatedStore:
         """Return the store of a default group. torchrun's agent has one for all; otherwise rank 0 opens a new one for
-        each default group."""
+        each default group, at its port, and a rank that looks at another port does not find it."""
         earlier = self._made[self._host.running_thread.rank]["0"] - (distributed_c10d.GroupMember.WORLD is not None)
+        place = "" if port is None or uses_agent_store() else f"port {port}/"
         if not earlier or uses_agent_store():
-            return self.new_store(timeout=timeout)
+            return self.new_store(place, timeout)
         self._host.send_request(ReportLockUse("a second default group, which may meet rank 0's old store"))
-        return self.new_store(f"store {earlier + 1}/", timeout)
+        return self.new_store(f"{place}store {earlier + 1}/", timeout)
 
     def new_group(
         self,

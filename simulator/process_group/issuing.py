@@ -16,9 +16,10 @@ from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.events import RAW_MEMORY, EventKind
 from ddpsim.simulator.hazards.hazard_watch import is_synchronous_call
 from ddpsim.simulator.hazards.poison import poison_call
-from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch
+from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch, WriteNote
 from ddpsim.simulator.matching.agreement import OP_TYPES
 from ddpsim.simulator.matching.slots import call_object, channel_object, group_object, order_object
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
@@ -27,7 +28,10 @@ from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
-from ddpsim.simulator.transport.payload import Payload
+from ddpsim.simulator.transport.payload import Payload, as_gloo_takes, elements_spanned
+
+_ON_RAW_MEMORY = ("all_reduce", "all_to_all_single", "broadcast", "reduce", "scatter")
+"""The operations of which gloo takes a tensor for as many elements of memory as it has, from where it begins."""
 
 _WITHOUT_RESULT = ("send", "recv", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced")
 """The operations of which gloo's handles have neither a result nor a future."""
@@ -124,6 +128,8 @@ class CallIssuer:
         if ignored_tag:
             call = call._replace(ignored_tag=ignored_tag)
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
+        if not self.is_nccl and signature.operation in _ON_RAW_MEMORY:
+            payload = self._on_raw_memory(call, payload)
         if self.has_nccl:
             tensors = (*payload.inputs, *payload.outputs)
             payload = payload._replace(gpu=payload.gpu or gpu_of(tensors, host.world_size))
@@ -149,6 +155,19 @@ class CallIssuer:
             if pending.error is not None:
                 work.wait()  # raises it
         return self._collect_work(work)
+
+    def _on_raw_memory(self, call: Call, payload: Payload) -> Payload:
+        """Return the payload with the memory that gloo moves, and note that a tensor has other elements, too."""
+        passed = (*payload.inputs, *payload.outputs)
+        if all(tensor.is_contiguous() for tensor in passed if tensor.layout is torch.strided):
+            return payload
+        if any(elements_spanned(tensor) > tensor.numel() for tensor in passed):
+            what = f"{call.operation} ({call.location}) has a tensor that is not contiguous"
+            text = f"{RAW_MEMORY}{what}, and gloo moves the elements that follow its first in memory, not all its own"
+            self.host.send_request(WriteNote(EventKind.NOTE, f"{text}: pass tensor.contiguous(), and copy it back"))
+        inputs = [as_gloo_takes(tensor) for tensor in payload.inputs]
+        is_same = payload.outputs is payload.inputs
+        return payload._replace(inputs=inputs, outputs=inputs if is_same else list(map(as_gloo_takes, payload.outputs)))
 
     def _reject_other_rank(self, rank: int, operation: str) -> NoReturn:
         """End the run: a rank used another rank's group, and the call would be taken for one of that other rank."""

@@ -9,9 +9,8 @@ each lower rank, then the highest one and so on down to rank c, combines its own
 NCCL's order depends on the machine; here it is the order of the ranks. Its MIN and MAX ignore NaN, and AVG multiplies
 before it adds (src/device/reduce_kernel.h, src/enqueue.cc).
 
-Tensors are written below autograd and without changing their version counters, as a real backend writes memory. Memory
-between the elements of a tensor that is not dense stays unchanged (gloo overwrites it). Tensors of equal size and
-different shape pair their elements in row-major order.
+Tensors are written below autograd and without changing their version counters, as a real backend writes memory. Tensors
+of equal size and different shape pair their elements in row-major order.
 
 On a GPU the work runs on the current stream of the thread whose call came last. All ranks use the default stream, so
 the work comes after everything that they queued there; data from another stream needs a synchronisation first.

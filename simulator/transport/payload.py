@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -24,3 +25,17 @@ class Payload(NamedTuple):
     def with_copied_inputs(self) -> "Payload":
         """Return a payload with copies of the inputs, so that the caller may change its tensors."""
         return self._replace(inputs=[tensor.detach().clone() for tensor in self.inputs])
+
+
+def elements_spanned(tensor: Tensor) -> int:
+    """Return the number of elements in memory from the first to the last of a tensor's, those between them included."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def as_gloo_takes(tensor: Tensor) -> Tensor:
+    """Return the elements that follow a tensor's first in memory, as many as it has; an expanded one unchanged."""
+    if elements_spanned(tensor) < tensor.numel() or tensor.is_cuda or tensor.is_contiguous():
+        return tensor
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(tensor.shape)

@@ -87,6 +87,19 @@ def test_longer_pipelines(batches):
     assert "one of two loops is longer than the other" in cause_of(lambda rank: pipeline(rank, batches=batches), 3)
 
 
+def test_a_collective_of_the_loop_that_a_rank_left_out():
+    def stages(rank, returns_early=True):
+        for _ in range(2):
+            pipeline(rank, batches=(1, 1, 1))
+            if not (returns_early and rank == 2):
+                dist.all_reduce(PIECE.clone())
+
+    (finding,) = simulate(stages, 3).findings
+    assert finding.ranks == (2,)
+    assert "where rank 2 never came: it left that call out, or one of two loops" in end(finding)[0]
+    assert simulate(lambda rank: stages(rank, returns_early=False), 3).verdict is Verdict.PASS
+
+
 def test_a_branch_that_leaves_one_out():
     assert "reached send" in cause_of(lambda rank: ping_pong(rank, left_out=2), 2)
 

@@ -141,7 +141,11 @@ def in_a_module(buffer):
 
 @rows(
     "read",
-    [in_a_sum, in_a_module, lambda buffer: buffer[1].item(), Tensor.tolist, lambda buffer: torch.cat([buffer, buffer])],
+    [
+        *[in_a_sum, in_a_module, lambda buffer: buffer[1].item(), Tensor.tolist],
+        *[lambda buffer: torch.cat([buffer, buffer]), lambda buffer: buffer.view(2, 2).t() + 1],
+        *[lambda buffer: buffer.view(2, 2).transpose(0, 1).contiguous(), lambda buffer: buffer.view(2, 2)[:, 0].sum()],
+    ],
 )
 @pytest.mark.parametrize("operation", ["recv", "all_reduce", "broadcast", "all_gather"])
 def test_an_output_that_is_read_before_the_wait(read, operation):
@@ -182,6 +186,7 @@ def test_what_reads_nothing_of_an_output_in_flight():
             type(buffer.view(2, 2)),
         )
         torch.zeros_like(buffer), buffer.new_empty(3), buffer.data_ptr(), repr(buffer.shape), other.sum(), shapes
+        buffer.view(2, 2).t().shape, other.view(2, 2).t().sum(), flat[::5].sum()
         shapes = buffer.is_pinned(), buffer.is_same_size(other), torch.nn.Parameter(buffer, requires_grad=False)
         work.wait()
         buffer.sum()
@@ -191,6 +196,43 @@ def test_what_reads_nothing_of_an_output_in_flight():
         works[0].wait()
 
     assert hazards(program)[0] == []
+
+
+@pytest.mark.parametrize("operation", ["gather", "all_gather", "all_to_all"])
+def test_outputs_of_one_call_that_share_memory(operation):
+    def program(rank, make_outputs=lambda: [torch.zeros(2)] * 2):
+        outputs, mine = make_outputs(), torch.full((2,), float(rank))
+        if operation == "gather":
+            dist.gather(mine, outputs if rank == 0 else None)
+        elif operation == "all_gather":
+            dist.all_gather(outputs, mine)
+        else:
+            dist.all_to_all(outputs, [mine, mine])
+
+    codes, result = hazards(program)
+    assert codes == [("hazard.tensor_in_flight", (0,) if operation == "gather" else (0, 1))]
+    assert f"outputs of {'' if operation == 'gather' else '2 calls of '}{operation}" in result.findings[0].summary
+    whole = torch.zeros(2, 2)
+    for make_outputs in (lambda: list(torch.zeros(2, 2)), lambda: list(torch.zeros(4).chunk(2)), whole.t().unbind):
+        assert hazards(functools.partial(program, make_outputs=lambda m=make_outputs: list(m())))[0] == []
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_note_names_the_line_where_gloo_moves_raw_memory(isolation):
+    def program(rank, columns_at_once=False):
+        table = torch.full((3, 2), float(rank))
+        if columns_at_once:
+            dist.broadcast(table.t(), 1)  # the memory of all its elements
+        else:
+            dist.broadcast(table[:, 0], 1)
+        return table.flatten().tolist()
+
+    _, result = hazards(program, isolation=isolation)
+    assert [*result.returns] == [[1, 1, 1, 0, 0, 0], [1] * 6]
+    (note,) = result.notes
+    assert note.startswith("wrong elements: broadcast (test_hazards.py:")
+    _, result = hazards(functools.partial(program, columns_at_once=True), isolation=isolation)
+    assert (result.notes, [*result.returns]) == ((), [[1] * 6] * 2)
 
 
 def waiting_in_every_way(rank):

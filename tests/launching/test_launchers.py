@@ -103,6 +103,39 @@ def test_what_a_spawned_rank_raises_comes_to_the_launcher(write, capfd):
     assert capfd.readouterr().out.splitlines()[3:] == ["raised on 1 ValueError: of a rank", "after the ranks"]
 
 
+def test_what_the_program_raises_after_its_ranks_blames_no_rank(write):
+    write(SPAWN + "    raise OSError('no space left')\n")
+    (finding,) = simulate_program(["train.py"], 3).findings
+    line = (SPAWN + "raise").count("\n") + 1
+    summary = f"the program that starts the ranks raised OSError: no space left at train.py:{line}"
+    assert (finding.code, finding.ranks, finding.summary) == (Code.RANK_ERROR, (), summary)
+    assert "left the program that starts the ranks" in finding.body
+
+
+def test_ranks_that_look_at_ports_of_their_own_never_meet(write):
+    program = """
+import os
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def work(rank, size, is_alone):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(29700 + (rank if is_alone else 0)))
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(2, {is_alone}), nprocs=2)
+"""
+    write(program.replace("{is_alone}", "True"))
+    (finding,) = simulate_program(["train.py"], 2).findings
+    assert finding.ranks == (0, 1)
+    assert "different stores for the default group: another file, prefix, address or port" in finding.body
+    assert "train.py:8" in finding.body
+    write(program.replace("{is_alone}", "False"))
+    assert simulate_program(["train.py"], 2).verdict is Verdict.PASS
+
+
 def test_processes_in_a_loop_are_ranks(write, capfd):
     write(LOOP)
     result = simulate_program(["train.py"], 2)

@@ -47,7 +47,7 @@ def text_of(own, other, differing, number=0):
 
 
 def gather_into(rank, group):
-    dist.all_gather([torch.empty(2 + rank)] * 2, torch.ones(2 + rank), group=group)
+    dist.all_gather([torch.empty(2 + rank) for _ in range(2)], torch.ones(2 + rank), group=group)
 
 
 def scattered_sum(rank, group):

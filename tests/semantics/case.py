@@ -17,9 +17,8 @@ from torch.utils._pytree import tree_flatten_with_path
 class Case:
     """One program for every rank of a world, and the value it must return there.
 
-    `program` finds the default group initialised. `expected` never communicates. A case that real gloo cannot do says
-    why: `gloo_refuses` is part of the error gloo raises instead of moving the data, `gloo_departs` says how its result
-    is wrong.
+    `program` finds the default group initialised. `expected` never communicates. `gloo_refuses` is part of the error
+    that gloo raises instead of moving the data.
     """
 
     id: str
@@ -28,7 +27,6 @@ class Case:
     expected: Callable[[int], object]
     tolerance: float = 0.0
     gloo_refuses: str | None = None
-    gloo_departs: str | None = None
 
 
 def difference(actual: object, expected: object, *, tolerance: float = 0.0) -> str | None:

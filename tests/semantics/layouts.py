@@ -1,8 +1,9 @@
-"""Cases with tensors that are not contiguous: the call means the elements, however they lie in memory."""
+"""Cases with tensors that are not contiguous: some calls mean their elements, others raw memory, as on gloo."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -12,8 +13,6 @@ from tests.semantics.movement import all_gather_single
 from tests.semantics.reductions import reduce_scatter_single
 from tests.semantics.sweep import Setting, reduced, sample
 
-_RAW_MEMORY = "takes as many elements as the tensor has from where it begins in memory"
-
 WORLD_SIZE = 2
 
 
@@ -21,23 +20,15 @@ def cases() -> Iterator[Case]:
     # Dense and permuted alike on all ranks: memory order will do.
     yield _case("all_reduce-transposed", _all_reduce(_transposed), lambda rank: _sum(_matrix).t())
     yield _case("broadcast-transposed", _broadcast(_transposed), lambda rank: _transposed(1))
-    # Strided, or laid out differently per rank: only the elements count.
+    # Strided, or laid out differently per rank: gloo takes as many elements from where a tensor begins in memory.
     for name, layout in (("strided", _strided), ("column", _column), ("one-transposed", _transposed_on_rank_0)):
+        yield _case(f"all_reduce-{name}", _all_reduce(layout), partial(_with_raw_sum, layout))
         yield _case(
-            f"all_reduce-{name}",
-            _all_reduce(layout),
-            lambda rank, layout=layout: _sum(layout).contiguous(),
-            gloo_departs=_RAW_MEMORY,
+            f"broadcast-{name}",
+            _broadcast(layout),
+            lambda rank, layout=layout: _with_memory(layout(rank), _memory(layout(1))),
         )
-        yield _case(
-            f"broadcast-{name}", _broadcast(layout), lambda rank, layout=layout: layout(1), gloo_departs=_RAW_MEMORY
-        )
-    yield _case(
-        "reduce-strided",
-        _reduce,
-        lambda rank: _sum(_strided) if rank == 0 else None,
-        gloo_departs=_RAW_MEMORY,
-    )
+    yield _case("reduce-strided", _reduce, lambda rank: _with_raw_sum(_strided, rank) if rank == 0 else None)
     yield _case("all_reduce-view-leaves-the-rest", _all_reduce_of_row, lambda rank: _with_row_reduced(rank))
     yield _case("all_gather-transposed", _all_gather, lambda rank: [_transposed(0), _transposed(1)])
     yield _case(
@@ -47,9 +38,7 @@ def cases() -> Iterator[Case]:
         "all_gather_single-transposed", _all_gather_single, lambda rank: torch.cat([_matrix(0), _matrix(1)]).t()
     )
     yield _case("gather-transposed", _gather, lambda rank: [_transposed(0), _transposed(1)] if rank == 0 else None)
-    yield _case(
-        "scatter-transposed", _scatter, lambda rank: [_transposed(0), _transposed(1)][rank], gloo_departs=_RAW_MEMORY
-    )
+    yield _case("scatter-transposed", _scatter, lambda rank: _memory(_transposed(rank)).view(3, 2))
     yield _case("reduce_scatter-transposed", _reduce_scatter, lambda rank: _sum(_transposed))
     yield _case(
         "reduce_scatter_single-transposed",
@@ -60,19 +49,26 @@ def cases() -> Iterator[Case]:
     yield _case(
         "all_to_all_single-output-transposed",
         _all_to_all_single,
-        lambda rank: torch.cat([_square(other)[2 * rank : 2 * rank + 2] for other in range(WORLD_SIZE)]),
-        gloo_departs="fills the output in memory order",
+        lambda rank: torch.cat([_square(other)[2 * rank : 2 * rank + 2] for other in range(WORLD_SIZE)]).t(),
     )
 
 
-def _case(
-    name: str,
-    program: Callable[[int], object],
-    expected: Callable[[int], object],
-    *,
-    gloo_departs: str | None = None,
-) -> Case:
-    return Case(f"{name}-layout", WORLD_SIZE, program, expected, gloo_departs=gloo_departs)
+def _case(name: str, program: Callable[[int], object], expected: Callable[[int], object]) -> Case:
+    return Case(f"{name}-layout", WORLD_SIZE, program, expected)
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """As many elements as a tensor has, from where it begins in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _with_memory(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    _memory(tensor).copy_(values)
+    return tensor
+
+
+def _with_raw_sum(make: Callable[[int], torch.Tensor], rank: int) -> torch.Tensor:
+    return _with_memory(make(rank), _sum(lambda of: _memory(make(of))))
 
 
 def _matrix(rank: int) -> torch.Tensor:

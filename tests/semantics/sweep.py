@@ -171,7 +171,6 @@ def world_case(
     world_size: int,
     tolerance: float = 0.0,
     gloo_refuses: str | None = None,
-    gloo_departs: str | None = None,
 ) -> Case:
     """One call on the default group."""
     ranks = tuple(range(world_size))
@@ -182,7 +181,6 @@ def world_case(
         expected=lambda rank: collective.expect(Seat(ranks, rank), setting),
         tolerance=tolerance,
         gloo_refuses=gloo_refuses,
-        gloo_departs=gloo_departs,
     )
 
 

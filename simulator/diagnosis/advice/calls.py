@@ -221,7 +221,7 @@ class CallCauses:
     DEFAULT_GROUPS_APART = make_advice(facts.Ranks)(
         "{who} use different stores for the default group: another file, prefix, address or port on each, so they "
         "never meet there",
-        "give every rank the same init_method (a file or address without the rank's number) or one store and prefix",
+        "give every rank one init_method (a file or address without the rank's number), port, or store and prefix",
     )
     OTHER_GROUP_AT_LINE = make_advice(facts.FactAndSite)(
         "the same call of {site} is on different groups: {fact}; ranks pass another group there, leave a call of "
@@ -273,6 +273,11 @@ class CallCauses:
         "{who} reached {operation} at {site} {fact}, and {usual}: one of two loops is longer than the other (another "
         "number of micro-batches, for example), or one of them takes a branch",
         "run the loops of both sides equally often: take the number from one place, or send it first",
+    )
+    LEFT_OUT_OR_LOOPS_DIFFER = make_advice(facts.PatternBreak)(
+        "{who} reached {operation} at {site} {fact}, and {usual}, where {who} never came: it left that call out, or "
+        "one of two loops of messages is longer than the other",
+        "let {who} make that call, too, whatever branch it takes; or run the loops of both sides equally often",
     )
     BOTH_SEND_IN_LOOPS = make_advice(facts.PatternBreak)(
         "{who} reached {operation} at {site} {fact}, and {usual}; a send waits for its recv: either both send before "

@@ -22,6 +22,10 @@ class FailureCauses:
         "an exception left the program of {who}",
         "fix this exception first; ranks that still wait may wait only because of it",
     )
+    LAUNCHER_RAISED = make_advice(facts.NoFacts)(
+        "an exception left the program that starts the ranks; the ranks have ended without one",
+        "fix this exception, which is raised outside the ranks",
+    )
     RAISED_AND_STILL_THERE = make_advice(facts.RanksAndParameters)(
         "{who} raised this exception, and code that ran after it (`finally`, `__exit__`, a handler that raises "
         "again, or an atexit handler) had not ended when the run ended",

@@ -246,6 +246,10 @@ class WrongNumberCauses:
         "a real backend reads and writes the tensors of both calls any time until the waits, in either order",
         "wait() for the first call before the second is made, or give each call a tensor of its own",
     )
+    OUTPUTS_SHARED = make_advice(NoFacts)(
+        "the outputs are written over one another, so the memory that they share holds what was written last",
+        "give each output memory of its own: [torch.empty_like(t) for _ in range(n)], not [torch.empty_like(t)] * n",
+    )
     LINES_MEET = make_advice(NoFacts)(
         "the ranks took different branches, and their calls still agree",
         "if these calls are not supposed to be matched, let every rank make the same calls in the same order",
