@@ -153,7 +153,7 @@ class WrapperRegistry:
 
         def note_gradient(parameter: Any) -> None:
             last_hooked[rank] = wrapper
-            wrapper.note_gradient()
+            wrapper.note_gradient(parameter)
 
         if wrapper.module is not None:
             for parameter in wrapper.module.parameters():
