@@ -70,6 +70,8 @@ class DdpWrapper:
         self.is_forward_local = self.is_local = False
         """True if the latest training forward, or that before the latest backward, ran without synchronisation."""
         self._module = ref(module)
+        self.counted: dict[str, int] = {}
+        """By name, the ids of the parameters that torch's Reducer counts, in its order."""
         self._buckets: Sequence[BucketContents] = ()
         self.reduced: Collection[str] = ()
         """The names of the parameters in the Reducer's latest buckets; empty if the buckets are not known."""
@@ -194,6 +196,12 @@ class DdpWrapper:
     def bucket_parameters(self, bucket: int) -> tuple[str, ...]:
         """Return the names of the parameters of a bucket, in bucket order."""
         return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
+
+    def note_parameters(self) -> None:
+        """Record which parameters the wrapper's Reducer counts, when it is made."""
+        ignored = getattr(self.module, "parameters_to_ignore", ())
+        named = self.inner_module.named_parameters()
+        self.counted = {name: id(each) for name, each in named if each.requires_grad and name not in ignored}
 
     def read_bucket_contents(self) -> None:
         """Read the contents of the Reducer's buckets, once per layout; not in backward, which locks the Reducer."""

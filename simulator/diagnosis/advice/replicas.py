@@ -115,8 +115,8 @@ class WrongNumberCauses:
         "gradients on its group before the optimizer steps",
     )
     APART_BY_HAND = make_advice(NoFacts)(
-        "the program reduces the gradients itself, and either the initial models differed, or their steps used "
-        "gradients, learning rates or optimizer state that differ between ranks",
+        "the initial models differed, or their steps used gradients, learning rates or optimizer state that differ "
+        "between ranks",
         "broadcast the parameters of one rank before the first step, reduce every gradient, and make identical steps",
     )
     AVERAGED_BY_HAND = make_advice(NoFacts)(
