@@ -84,10 +84,8 @@ _BY_TYPE = {
     LOST: Cause.PROCESS_ENDED,
 }
 
-FROZEN = " (frozen now)"
-"""Suffix of the name of a parameter that got no gradient because it no longer requires one."""
-REPLACED = " (replaced since)"
-"""Suffix of the name of a parameter that got no gradient because the model has another one in its place."""
+FROZEN, REPLACED = " (frozen now)", " (replaced since)"
+"""Suffixes of the name of a parameter that got no gradient: it no longer requires one, or another has its place."""
 
 _RANKS = r"\branks? (\d+(?:(?:, | and )\d+)*)"
 _FAULTS = {
