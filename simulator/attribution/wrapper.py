@@ -31,7 +31,9 @@ import torch
 from torch.autograd import Variable
 
 from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.runtime.call_sites import frames_outwards
+from ddpsim.simulator.wording import join_names
 
 PROGRESS = "__ddp_progress__"
 
@@ -68,6 +70,8 @@ class DdpWrapper:
         self.is_forward_local = self.is_local = False
         """True if the latest training forward, or that before the latest backward, ran without synchronisation."""
         self._module = ref(module)
+        self.counted: dict[str, int] = {}
+        """By name, the ids of the parameters that torch's Reducer counts, in its order."""
         self._buckets: Sequence[BucketContents] = ()
         self.reduced: Collection[str] = ()
         """The names of the parameters in the Reducer's latest buckets; empty if the buckets are not known."""
@@ -82,6 +86,8 @@ class DdpWrapper:
         """By the id of a parameter of the wrapper, its name."""
         self._next_bucket = 0
         self._uncounted_forward = False
+        self._with_gradient: set[str] | None = None
+        """The names of the parameters that got a gradient in this step; None if not known."""
         self._unreduced_steps = 0
         """The number of steps of which no bucket has been reduced since the ranks met last."""
         self._collectives = 0
@@ -127,6 +133,7 @@ class DdpWrapper:
         """Record that a synchronising forward begins: the Reducer's next call is for bucket 0."""
         self.is_joined = self.has_late_gradients = self.is_local = False
         self._next_bucket = 0
+        self._with_gradient = set()
         self._uncounted_forward = not is_training
         before = self._collectives
         self.note_own_call()
@@ -153,8 +160,10 @@ class DdpWrapper:
         if self.step > before:
             self._observer.wrapper_step_begins(self)
 
-    def note_gradient(self) -> None:
+    def note_gradient(self, parameter: Any) -> None:
         """Record that a parameter gets its gradient; the gradient is late if all buckets are being reduced already."""
+        if self._with_gradient is not None:
+            self._with_gradient.add(self._names.get(id(parameter), "?"))
         if self._buckets and self._next_bucket >= len(self._buckets):
             self.has_late_gradients = True
         backward = torch._C._current_graph_task_id()
@@ -188,6 +197,12 @@ class DdpWrapper:
         """Return the names of the parameters of a bucket, in bucket order."""
         return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
 
+    def note_parameters(self) -> None:
+        """Record which parameters the wrapper's Reducer counts, when it is made."""
+        ignored = getattr(self.module, "parameters_to_ignore", ())
+        named = self.inner_module.named_parameters()
+        self.counted = {name: id(each) for name, each in named if each.requires_grad and name not in ignored}
+
     def read_bucket_contents(self) -> None:
         """Read the contents of the Reducer's buckets, once per layout; not in backward, which locks the Reducer."""
         if not self._buckets:
@@ -201,11 +216,15 @@ class DdpWrapper:
             self._buckets = [self._contents_of_bucket(bucket) for bucket in buckets]
             self.reduced = frozenset(name for bucket in self._buckets for name in bucket.parameters)
 
-    @property
-    def unreduced_bucket_text(self) -> str:
-        """Describe the first bucket that was not reduced in this step; "" if all were."""
+    def explain_unreduced_bucket(self) -> tuple[str, Advice[[]] | None]:
+        """Describe the first bucket that was not reduced in this step, or return the cause; "" and None if all were."""
         index, names = self._unreduced or (self._next_bucket, self.bucket_parameters(self._next_bucket))
-        return f"bucket {index} ({', '.join(names)})" if names else ""
+        got = self._with_gradient
+        if names and got is not None and (not got or got.issuperset(names)):
+            return "", Cause.GRADIENTS_UNSEEN if got else Cause.NO_BACKWARD
+        left = "a parameter in it" if got is None else join_names([name for name in names if name not in got])
+        text = f"bucket {index} ({', '.join(names)}) was not reduced in this step: {left} got no gradient"
+        return text if names else "", None
 
     @property
     def is_fully_reduced(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ddpsim.simulator.attribution.wrapper import PROGRESS, DdpWrapper, WrapperObserver
-from ddpsim.simulator.diagnosis.rank_errors import FROZEN
+from ddpsim.simulator.diagnosis.rank_errors import FROZEN, REPLACED
 
 
 class WrapperRegistry:
@@ -72,6 +72,7 @@ class WrapperRegistry:
             if wrapper is not None:
                 self.of_reducer[module.reducer] = wrapper
                 wrapper.forget_buckets()
+                wrapper.note_parameters()
                 self._hook_if_needed(wrapper)
                 if self.observer is not None:
                     self.observer.wrapper_constructed(wrapper)
@@ -153,7 +154,7 @@ class WrapperRegistry:
 
         def note_gradient(parameter: Any) -> None:
             last_hooked[rank] = wrapper
-            wrapper.note_gradient()
+            wrapper.note_gradient(parameter)
 
         if wrapper.module is not None:
             for parameter in wrapper.module.parameters():
@@ -166,7 +167,7 @@ def reducer_parameter_names(wrappers: WrapperRegistry, rank: int, indices: Seque
     wrappers or its model was deleted.
 
     A Reducer counts the parameters that required a gradient when the model was wrapped, except ignored ones. FROZEN is
-    added to the name of a parameter that no longer requires a gradient.
+    added to the name of a parameter that no longer requires a gradient, REPLACED to that of one that is another now.
     """
     mine = wrappers.wrappers_of_rank(rank)
     names = _reduced_parameter_names(mine[0]) if len(mine) == 1 else []
@@ -176,8 +177,8 @@ def reducer_parameter_names(wrappers: WrapperRegistry, rank: int, indices: Seque
 def _reduced_parameter_names(wrapper: DdpWrapper) -> list[str]:
     if wrapper.module is None:
         return []
-    ignored = getattr(wrapper.module, "parameters_to_ignore", ())
-    named = [(name, p) for name, p in wrapper.module.module.named_parameters() if name not in ignored]
-    if not wrapper.reduced:  # its buckets are not known yet, so no parameter was frozen since
-        return [name for name, parameter in named if parameter.requires_grad]
-    return [name + FROZEN * (not parameter.requires_grad) for name, parameter in named if name in wrapper.reduced]
+    now = dict(wrapper.module.module.named_parameters())
+    return [
+        name + (REPLACED if id(now.get(name)) != made else FROZEN * (not now[name].requires_grad))
+        for name, made in wrapper.counted.items()
+    ]

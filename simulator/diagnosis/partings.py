@@ -250,7 +250,7 @@ def _advise_branch(
         return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=fact)], sites)
     for ranks, side in (who, parting), (rest, swapped):
         stays = any(_key(step) == _key(last) for step in side.mine[side.at[0] :])
-        is_alone = _is_branch_alone(side) or finding_has_cause(finding, [Cause.WRAPPED_ALONE])
+        is_alone = _is_branch_alone(side, last) or finding_has_cause(finding, [Cause.WRAPPED_ALONE])
         if is_alone and (stays or not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT])):
             advice = Cause.BRANCH_ALONE.lines(rank_list(ranks), f"from {last.site} {sides}")
             return _with_advice(finding, [*notes, *advice], sites)
@@ -276,11 +276,15 @@ def _reduction_alone(side: Parting) -> Call | None:
     return next(iter(calls), None) if any(isinstance(step, PathStep) for step in other) else None
 
 
-def _is_branch_alone(side: Parting) -> bool:
-    """Return True if this side goes on at a line that the other never ran, and the other at one that both have run."""
+def _is_branch_alone(side: Parting, last: PathStep) -> bool:
+    """Return True if this side goes on at a line that the other never ran, and the other at one that both have run, or
+    that comes behind it: a branch ends before the lines that skip it."""
     (i, j), ran, other_ran = side.at, set(map(_key, side.mine)), set(map(_key, side.other))
-    is_inside = i < len(side.mine) and j < len(side.other)
-    return is_inside and side.mine[i] != END and _key(side.mine[i]) not in other_ran and _key(side.other[j]) in ran
+    if i >= len(side.mine) or j >= len(side.other) or side.mine[i] == END or _key(side.mine[i]) in other_ran:
+        return False
+    lines = [step.site for step in (last, side.mine[i], side.other[j])]
+    is_skipped = len({line._replace(line=0) for line in lines}) == 1 and lines[0] < lines[1] < lines[2]
+    return is_skipped or _key(side.other[j]) in ran
 
 
 def _differing(values: Mapping[int, Sequence[tuple[str, str]]], verb: str = "is") -> Iterator[str]:

@@ -35,8 +35,8 @@ LOST = "RankLost"
 
 _BY_WORDS = (
     (f"{LOST}: ended by os._exit(", Cause.EXITED),
-    ("this is not compatible with static_graph", Cause.GRAPH_CHANGED),
     ("Your training graph has changed in this iteration", Cause.GRAPH_CHANGED),
+    ("this is not compatible with static_graph", Cause.UNUSED_IN_STATIC_GRAPH),
     ("Expected to have finished reduction in the prior iteration", Cause.UNUSED_PARAMETERS),
     ("Expected to mark a variable ready only once", Cause.READY_TWICE),
     ("more gradients in this backward than expected", Cause.READY_TWICE),
@@ -84,8 +84,8 @@ _BY_TYPE = {
     LOST: Cause.PROCESS_ENDED,
 }
 
-FROZEN = " (frozen now)"
-"""Suffix of the name of a parameter that got no gradient because it no longer requires one."""
+FROZEN, REPLACED = " (frozen now)", " (replaced since)"
+"""Suffixes of the name of a parameter that got no gradient: it no longer requires one, or another has its place."""
 
 _RANKS = r"\branks? (\d+(?:(?:, | and )\d+)*)"
 _FAULTS = {
@@ -235,7 +235,7 @@ def _find_cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text:
     if cause is None and type_name == "UsageError" and ": " in message:
         return Cause.CALL_REFUSED
     names = [name for own in unused.values() for name in own]
-    if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith(FROZEN) for name in names):
+    if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith((FROZEN, REPLACED)) for name in names):
         return Cause.PARAMETERS_CHANGED
     below = (each for words, path, each in _BELOW if words in error and re.search(path, traceback_text))
     return next(below, cause)

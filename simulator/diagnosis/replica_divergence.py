@@ -129,7 +129,7 @@ class DivergenceCircumstances(NamedTuple):
     is_reduced: bool = True
     """False if the parameter that differs is in no bucket."""
     unreduced: str = ""
-    """The bucket that was not reduced in this training step, as text."""
+    """The bucket that was not reduced in this training step, and why, as text."""
     skipped: str = ""
     """Text on the ranks that omitted an optimizer step."""
     skippers: tuple[int, ...] = ()
@@ -153,6 +153,9 @@ _CAUSES = {
     ComparisonEvent.AVERAGED: Cause.AVERAGED_BY_HAND,
     ComparisonEvent.ENDED: Cause.CHANGED_LAST,
 }
+
+
+_NOT_REDUCED = (Cause.STEPPED_IN_BACKWARD, Cause.LAST_BACKWARD_LOCAL, Cause.NO_BACKWARD, Cause.GRADIENTS_UNSEEN)
 
 
 def divergence_finding(
@@ -251,7 +254,7 @@ def _advise_divergence(
         return Cause.NOT_IN_A_BUCKET.lines(fact=name)
     if moment.optimizer_step > 1 or moment.step == 0:
         return Cause.STEP_WITHOUT_SYNCHRONISATION.lines()
-    if known.apart in (Cause.STEPPED_IN_BACKWARD, Cause.LAST_BACKWARD_LOCAL):
+    if known.apart in _NOT_REDUCED:
         return known.apart.lines()
     if known.unreduced:
         return Cause.BUCKET_NOT_REDUCED.lines(fact=known.unreduced)

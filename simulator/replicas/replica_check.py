@@ -325,9 +325,10 @@ class ReplicaSampler:
         has_trained, passed = wrapper.key in self._has_trained, self._communicated[wrapper.rank]
         sample = ReplicaSample(wrapper.key, wrapper.rank, size, moment, tensors, site, has_trained, communicated=passed)
         if inputs is not None:
-            unreduced, cause = wrapper.unreduced_bucket_text, Cause.LAST_BACKWARD_LOCAL if wrapper.is_local else None
+            unreduced, cause = wrapper.explain_unreduced_bucket()
+            cause = Cause.LAST_BACKWARD_LOCAL if wrapper.is_local else cause
             if torch._C._current_graph_task_id() >= 0:  # parameters may get their gradients later in this backward
-                unreduced, cause = "", Cause.STEPPED_IN_BACKWARD if unreduced else None
+                unreduced, cause = "", Cause.STEPPED_IN_BACKWARD if unreduced or cause else None
             sample = sample._replace(
                 inputs=inputs,
                 unreduced=unreduced,

@@ -129,9 +129,9 @@ class ReplicaSample(NamedTuple):
     inputs: StepInputs | None = None
     """The inputs of the optimizer step; like the next five fields, only set in samples taken after one."""
     unreduced: str = ""
-    """The first gradient bucket that was not reduced in the wrapper's step."""
+    """The first gradient bucket that was not reduced in the wrapper's step, and why."""
     unreduced_by: Advice[[]] | None = None
-    """The cause if the step was made before a reduction, or after a backward that made none."""
+    """The cause if the step was made before a reduction, or no backward made one."""
     is_late: bool = False
     """True if gradients were accumulated after the reduction of the step had ended."""
     forwards: int = 0

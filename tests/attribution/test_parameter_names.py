@@ -45,6 +45,24 @@ def test_how_parameters_are_named(options, told):
     assert told in cause(lambda rank: unused(rank, **options))
 
 
+def replaces(rank, *, then=""):
+    model = Branches()
+    del model.unused, model.ignored
+    if then == "wraps":
+        model.used.weight = torch.nn.Parameter(torch.zeros(1, 4))
+    wrapped = DistributedDataParallel(model)
+    if then == "goes on":
+        model.used.weight = torch.nn.Parameter(torch.zeros(1, 4))
+    for _ in range(2):
+        wrapped(inputs(rank)).sum().backward()
+
+
+def test_a_parameter_that_was_replaced_after_wrapping_is_named_and_is_the_cause():
+    told = "used.weight (replaced since) changed after the model was wrapped: frozen, unfrozen, replaced or added"
+    assert cause(lambda rank: replaces(rank, then="goes on")).endswith(told)
+    assert not simulate(lambda rank: replaces(rank, then="wraps"), 2).findings
+
+
 def test_what_does_not_end_says_what_to_try_last():
     def program(rank):
         while True:

@@ -1,7 +1,11 @@
 """Which cause a divergence is put down to."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code, simulate
 from ddpsim.scenarios.training.reference import find_divergence
@@ -136,7 +140,7 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
         ({"step": 0, "has_run": True}, "no synchronising forward preceded this optimizer step"),
         ({"optimizer_step": 2}, "no synchronising forward preceded this optimizer step"),
         ({"is_reduced": False}, "weight is in no bucket"),
-        ({"unreduced": "bucket 0 (a)", "is_late": True}, "bucket 0 (a) was not reduced"),
+        ({"unreduced": "bucket 0 (a) was not reduced", "is_late": True}, "bucket 0 (a) was not reduced"),
         ({"is_late": True, "unwaited": "all_reduce #3"}, "a second backward, over this or another graph, ran after"),
         ({"unwaited": "all_reduce #3 (train.py:7)"}, "all_reduce #3 (train.py:7) had not been waited for"),
         ({"is_order": True}, "the model of rank 2 has its parameters in another order"),
@@ -160,3 +164,45 @@ def test_a_fingerprint_tells_order_and_sign_apart():
     assert len(set(prints)) == len(values)
     again = [fingerprint([None if own is None else torch.tensor(own)]) for own in values]
     assert again == prints
+
+
+class Boxed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+
+    def forward(self, batch):
+        return [SimpleNamespace(x=self.one(batch) + self.other(batch))]
+
+
+def unreduced(rank, what="", *, repaired=False):
+    model = DistributedDataParallel(Boxed(), static_graph=what == "boxed" and not repaired)
+    if what == "moved" and not repaired:
+        model.to(torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.full((1, 2), 1.0 + rank, dtype=next(model.parameters()).dtype)
+    (box,) = model(inputs)
+    if what == "grad" and not repaired:
+        parameters = list(model.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(box.x, parameters), strict=True):
+            parameter.grad = gradient
+    elif what == "unused" and not repaired:
+        model.module.one(inputs).backward()
+    else:
+        box.x.backward()
+    optimizer.step()
+
+
+@rows(
+    ("what", "words"),
+    [
+        ("grad", "no backward() reached the wrapper's parameters in this step"),
+        ("unused", "other.bias) was not reduced in this step: other.weight, other.bias got no gradient"),
+        ("moved", "although its parameters got gradients: DDP did not see all of them"),
+        ("boxed", "although its parameters got gradients: DDP did not see all of them"),
+    ],
+)
+def test_why_nothing_was_reduced(what, words):
+    (finding,) = simulate(partial(unreduced, what=what), 2, check="replicas").findings
+    assert words in end(finding)[0]
+    assert not simulate(partial(unreduced, what=what, repaired=True), 2, check="replicas").findings

@@ -198,6 +198,21 @@ def prepared_by_rank_0(rank, shares=False):
     DistributedDataParallel(torch.nn.Linear(2, len(prepared or [1])))
 
 
+def gathers_after_validation(rank, shares=False):
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    for _epoch in range(2):
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+        end_epoch(shares)
+
+
+def end_epoch(shares):
+    outputs = [torch.ones(2)]
+    if dist.get_rank() == 0 or shares:
+        dist.all_gather([torch.empty(2) for _ in range(dist.get_world_size())], outputs[0])
+    outputs.clear()
+
+
 def saved_by_a_thread(rank, shares=False):
     group = dist.new_group() if shares else None
     threading.Thread(target=reduce_one, args=(group,), name="saver").start()
@@ -236,6 +251,7 @@ PROGRAMS = {
     caught_before_the_first_of_two_alike: ("rank 1 raised MemoryError: no room for 2", "without the all_reduce #2"),
     left_by_a_call: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     prepared_by_rank_0: ("rank 0 took a branch that no other rank took", "rank 0 went on at"),
+    gathers_after_validation: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on at"),
     saved_by_a_thread: ('the program and thread "saver" were in collectives of group "default" at the same time',),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }
@@ -247,6 +263,12 @@ def test_the_cause_is_where_the_paths_part(program, words):
     for each in words:
         assert each in cause_of(finding)
     assert simulate(program, 3, args=(True,)).verdict is Verdict.PASS
+
+
+def test_of_two_ranks_the_one_in_the_branch_is_named():
+    result = simulate(gathers_after_validation, 2)
+    (finding,) = name_parting(result, gathers_after_validation, 2).findings
+    assert cause_of(finding).startswith("rank 0 took a branch that no other rank took: from test_partings.py:")
 
 
 def test_a_result_of_reduce_is_on_its_root_only():

@@ -239,6 +239,21 @@ def test_a_parameter_that_the_loss_uses_outside_forward(options, words):
     assert [words in text for text in tried[:1]] == [True] * bool(words)
 
 
+@rows(("first", "later"), [("one", "one"), ("both", "one"), ("both", "both")])
+def test_a_parameter_that_gets_no_gradient_though_the_graph_is_static(first, later):
+    def program(rank):
+        model = torch.nn.ModuleDict({"one": torch.nn.Linear(2, 1), "other": torch.nn.Linear(2, 1)})
+        model.forward = lambda batch: [layer(batch).sum() for layer in model.values()]
+        wrapped = DistributedDataParallel(model, static_graph=True)
+        for used in (first, later, later):
+            one, other = wrapped(torch.ones(1, 2))
+            (one if used == "one" else one + other).backward()
+
+    findings = simulate(program, 2).findings
+    words = "in the step before, other.weight, other.bias got no gradient, which static_graph=True does not allow"
+    assert [end(each)[0] for each in findings] == [words] * (later == "one")
+
+
 JIT = """
 class JITFunction:
     __name__ = "add_kernel"

@@ -73,7 +73,10 @@ CAUSES = {
     "unfreeze-after-wrap": (Cause.NOT_IN_A_BUCKET, {"fact": "0.weight"}),
     "unused-on-all-ranks-single-step": (
         Cause.BUCKET_NOT_REDUCED,
-        {"fact": "bucket 0 (head.weight, head.bias, auxiliary.weight, auxiliary.bias)"},
+        {
+            "fact": "bucket 0 (head.weight, head.bias, auxiliary.weight, auxiliary.bias) was not reduced in this step: "
+            "auxiliary.weight, auxiliary.bias got no gradient"
+        },
     ),
     "unused-parameters-without-flag": (Cause.UNUSED_PARAMETERS, {"parameters": "sometimes.weight, sometimes.bias"}),
     "wrapped-without-initial-sync": (Cause.STARTED_APART, {}),
@@ -92,7 +95,8 @@ def test_the_cause_fits(name, cause, facts):
 
 def test_a_step_of_a_static_graph_that_was_not_reduced():
     bucket = "bucket 0 (value.weight, value.bias, uncertainty.weight, uncertainty.bias)"
-    ends_with(findings("static-graph-with-unused-output")[1], Cause.BUCKET_NOT_REDUCED, fact=bucket)
+    fact = f"{bucket} was not reduced in this step: uncertainty.weight, uncertainty.bias got no gradient"
+    ends_with(findings("static-graph-with-unused-output")[1], Cause.BUCKET_NOT_REDUCED, fact=fact)
 
 
 def test_names_in_another_order_are_shown():

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.algorithms.model_averaging.averagers as averagers
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
 from ddpsim import Verdict, simulate
@@ -452,3 +453,18 @@ def test_a_flat_sum_that_is_only_looked_at_claims_nothing():
 def test_flat_averages_of_processes_are_compared_alike():
     result = simulate(partial(averaged_flat, divisors=(2, 3)), 2, check="replicas", isolation="process")
     assert [finding.code for finding in result.findings] == [PARAMETERS]
+
+
+@pytest.mark.filterwarnings("ignore:The `NO_SHARD` sharding strategy is deprecated:FutureWarning")
+@pytest.mark.parametrize("seeds", [(0, 1), (0, 0)])
+def test_fsdp_without_shards_reduces_gradients_not_the_program(seeds):
+    def program(rank):
+        model = FullyShardedDataParallel(
+            network(seed=seeds[rank]), sharding_strategy=ShardingStrategy.NO_SHARD, device_id=torch.device("cpu")
+        )
+        train(model, sgd(model), rank, 2)
+
+    findings = simulate(program, 2, check="replicas").findings
+    causes = [line.text for each in findings for line in each.lines if getattr(line, "label", "") == "cause"]
+    assert ["the initial models differed, or" in text for text in causes] == [True] * (seeds[0] != seeds[1])
+    assert not any("the program" in text for text in causes)

@@ -102,6 +102,10 @@ class FailureCauses:
         "compute such a term of the loss in forward, and return tensors, in tuples, lists or dictionaries; use "
         "checkpoint(..., use_reentrant=False), or static_graph=True if every step is alike",
     )
+    UNUSED_IN_STATIC_GRAPH = make_advice(facts.RanksAndParameters)(
+        "in the step before, {parameters} got no gradient, which static_graph=True does not allow",
+        "leave static_graph out, with find_unused_parameters=True if not every step uses all of them",
+    )
     GRAPH_CHANGED = make_advice(facts.RanksAndParameters)(
         "static_graph=True promises that every step uses the same parameters, and this one used others than the first",
         "leave static_graph out, with find_unused_parameters=True if not every step uses all of them",

@@ -43,11 +43,18 @@ class WrongNumberCauses:
         "others",
         "wait() for the work before the tensor is read",
     )
+    NO_BACKWARD = make_advice(NoFacts)(
+        "no backward() reached the wrapper's parameters in this step, so nothing was reduced; torch.autograd.grad "
+        "fires no hook of DDP",
+        "call loss.backward(), or reduce the gradients that torch.autograd.grad returns by calls of your own",
+    )
+    GRADIENTS_UNSEEN = make_advice(NoFacts)(
+        "a bucket was not reduced in this step, although its parameters got gradients: DDP did not see all of them",
+        "wrap a model anew after .cpu() or .to(); let forward return tensors, in tuples, lists or dictionaries",
+    )
     BUCKET_NOT_REDUCED = make_advice(OneFact)(
-        "{fact} was not reduced in this step: a parameter in it got no gradient; or the model was moved or converted "
-        "after it was wrapped, or forward returns an object in which DDP finds no tensors, so that DDP saw no gradient",
-        "pass find_unused_parameters=True, without static_graph, or let every parameter contribute to the loss; wrap a "
-        "model anew after .cpu() or .to(); return tensors, in tuples, lists or dictionaries",
+        "{fact}",
+        "pass find_unused_parameters=True, without static_graph, or let every parameter contribute to the loss",
     )
     STEP_SKIPPED = make_advice(OneFact)(
         "{fact}: a rank that decides this by itself lets its parameters and optimizer fall behind",
@@ -108,8 +115,8 @@ class WrongNumberCauses:
         "gradients on its group before the optimizer steps",
     )
     APART_BY_HAND = make_advice(NoFacts)(
-        "the program reduces the gradients itself, and either the initial models differed, or their steps used "
-        "gradients, learning rates or optimizer state that differ between ranks",
+        "the initial models differed, or their steps used gradients, learning rates or optimizer state that differ "
+        "between ranks",
         "broadcast the parameters of one rank before the first step, reduce every gradient, and make identical steps",
     )
     AVERAGED_BY_HAND = make_advice(NoFacts)(
