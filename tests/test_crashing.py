@@ -1,8 +1,11 @@
 """`ddpsim crash`: which points are tried, and how what comes of them is judged. Diaries are written by hand."""
 
+import json
 import os
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +13,9 @@ from ddpsim import Result, Schedule, UsageError
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
 from ddpsim.simulator.crashing import Attempts, CrashCode, Entry, crash, judge, points_of
+from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
+from ddpsim.simulator.rank_processes.operation_watch import OperationWatch
 from ddpsim.simulator.trace import Trace
 from tests.kit.rows import rows
 
@@ -73,6 +78,38 @@ def test_ranks_that_resume_from_other_steps():
     second = (diary("read /f/1"), diary("read /f/2"))
     assert judged(first, *second, whole=[[], []]) == [CrashCode.OTHER_CHECKPOINTS]
     assert judged(first, second[1], second[1], whole=[[], []]) == []
+
+
+@rows(
+    ("how", "noted"),
+    [
+        (How.RAISE, ["write a", "rename a b", "strike "]),
+        (How.TEAR, ["write a", "rename a b", "strike a"]),
+        (How.FULL, ["write a", "rename a b", "write c", "strike c"]),
+    ],
+)
+def test_an_operation_that_a_strike_prevents_is_not_in_the_diary(how, noted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "kill", lambda *_: sys.exit(9))
+    host = SimpleNamespace(kernel=SimpleNamespace(run=SimpleNamespace(steps=0)))
+    watch = OperationWatch(host, 0, "diary", [Strike(0, 2, how)])
+    watch._begin("write", "a")
+    watch._begin("rename", "a", "b")
+    with pytest.raises((OSError, InjectedCrashError, SystemExit)):
+        watch._begin("write", "c")
+    entries = [json.loads(line) for line in Path("diary").read_text().splitlines()]
+    assert [f"{kind} {' '.join(what)}" for kind, what, *_ in entries] == noted
+
+
+def test_ranks_that_resume_after_a_strike_before_a_rename():
+    saved = ("step p1", "write /f/tmp0", "rename /f/tmp0 /f/ckpt0", "step p2", "write /f/tmp0")
+    done = diary("step p1", "write /f/ckpt1", "step p2", "write /f/ckpt1")
+    second = (diary("read /f/ckpt0"), diary("read /f/ckpt1"))
+    struck = diary(*saved, "strike ")
+    assert judged([struck, done], *second, whole=[[], []]) == [CrashCode.OTHER_CHECKPOINTS]
+    assert judged([struck, done[:3]], *second, whole=[[], []]) == []  # both are of step 1
+    renamed = diary(*saved, "rename /f/tmp0 /f/ckpt0", "strike ")
+    assert judged([renamed, done], *second, whole=[[], []]) == []  # both are of step 2
 
 
 def test_what_differs_without_harm_is_no_finding():
