@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,14 +20,15 @@ from ddpsim.simulator.rank_processes.operation_watch import OperationWatch
 from ddpsim.simulator.trace import Trace
 from tests.kit.rows import rows
 
-PASSES = Result(1, (), (0,), {}, Schedule(), trace=Trace(()))
+UNRESTARTED = Result(1, (), (0,), {}, Schedule(), trace=Trace(()))
+PASSES = replace(UNRESTARTED, attempts=(UNRESTARTED,))
 
 
 def diary(*lines):
     """A rank's diary: "KIND WHAT..." each, one step of the run after the other; a step counts as an optimizer step."""
     made, entries = 0, []
     for number, line in enumerate(lines):
-        kind, *what = line.split()
+        kind, *what = line.split(" ")
         made += kind == "step"
         entries.append(Entry(kind, what, number, made, "train.py:1"))
     return entries
@@ -59,9 +61,20 @@ def test_another_end_is_told(second, code):
 
 def test_a_half_written_checkpoint_that_is_read():
     torn = [diary("batch a", "call", "step p1", "write /f/ckpt", "call", "strike /f/ckpt")]
-    assert judged(torn, RESUMED) == [CrashCode.HALF_CHECKPOINT]
+    assert judged(torn, RESUMED) == []  # the program rejects it
+    other = diary("read /f/ckpt", "batch b", "call", "step q2", "loss loss:0.5")
+    assert judged(torn, other) == [CrashCode.HALF_CHECKPOINT]
     anew = diary("batch a", "call", "step p1", "write /f/ckpt", "read /f/ckpt", "batch b", "call", "step p2")
     assert judged(torn, anew) == []  # written anew before it is read
+
+
+def test_an_exception_that_no_rank_fails_by_is_held_against_the_undisturbed_run():
+    skips = [diary("strike ", "batch b", "call", "step q2", "loss loss:0.5")]
+    assert judged(skips, [], result=UNRESTARTED) == [CrashCode.OTHER_RESULT]
+    assert judged([diary("strike ")], [], result=UNRESTARTED) == [CrashCode.OTHER_RESULT]
+    assert judged([[*WHOLE[0][:4], *diary("strike /f/ckpt"), *WHOLE[0][4:]]], [], result=UNRESTARTED) == []
+    again = [*WHOLE[0][:4], *diary("strike /f/ckpt"), *WHOLE[0][4:], *diary("step p2", "write /f/ckpt")]
+    assert judged([again], [], result=UNRESTARTED) == []  # the file is written anew
 
 
 def test_a_complete_checkpoint_that_is_written_over():
@@ -92,12 +105,12 @@ def test_an_operation_that_a_strike_prevents_is_not_in_the_diary(how, noted, tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "kill", lambda *_: sys.exit(9))
     host = SimpleNamespace(kernel=SimpleNamespace(run=SimpleNamespace(steps=0)))
-    watch = OperationWatch(host, 0, "diary", [Strike(0, 2, how)])
+    watch = OperationWatch(host, 0, how.value, [Strike(0, 2, how)])
     watch._begin("write", "a")
     watch._begin("rename", "a", "b")
     with pytest.raises((OSError, InjectedCrashError, SystemExit)):
         watch._begin("write", "c")
-    entries = [json.loads(line) for line in Path("diary").read_text().splitlines()]
+    entries = [json.loads(line) for line in Path(how.value).read_text().splitlines()]
     assert [f"{kind} {' '.join(what)}" for kind, what, *_ in entries] == noted
 
 
