@@ -36,6 +36,7 @@ from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import count_with_noun, rank_list
 
 _LARGEST_FOLDER = 1 << 29
+_NOT_COPIED = (".git", "__pycache__")
 _RUN_SECONDS = 60.0
 _LOSS = re.compile(r"loss[^\d+-]*([+-]?\d[\d.]*(?:e[+-]?\d+)?)", re.IGNORECASE)
 
@@ -129,7 +130,7 @@ def crash(
 
     `seconds` is a budget: when it runs out, the points left are not tried. Options are those of `simulate`.
 
-    Raises UsageError as `simulate` does, and for a program that fails undisturbed.
+    Raises UsageError as `simulate` does, for faults, max_restarts and a program that fails undisturbed.
     """
     began = time.monotonic()
     with _Scene(program, world_size, options) as scene:
@@ -185,10 +186,16 @@ class _Scene:
     """Runs the program again and again, each time in a copy of the working folder at the same path."""
 
     def __init__(self, program: Any, world_size: int, options: Mapping[str, Any]) -> None:
+        for name in ("faults", "max_restarts"):
+            if options.get(name):
+                raise UsageError(f"{name} is {options[name]!r}, but a sweep of crashes sets its own: leave it out")
         self._program, self._world_size = program, world_size
         self._options = {**options, "max_restarts": 1, "one_at_a_time": True}
         self._home, self._made = os.getcwd(), ExitStack()
-        size = sum(path.lstat().st_size for path in Path(self._home).rglob("*"))
+        size = 0
+        for folder, inner, files in os.walk(self._home):
+            inner[:] = set(inner) - set(_NOT_COPIED)
+            size += sum(os.lstat(os.path.join(folder, each)).st_size for each in files)
         if size > _LARGEST_FOLDER:
             raise UsageError(
                 f"the working folder has {size >> 20} MiB, of which each run gets a copy, expected "
@@ -214,7 +221,13 @@ class _Scene:
         for folder in (self.folder, diary):
             shutil.rmtree(folder, ignore_errors=True)
         diary.mkdir()
-        shutil.copytree(self._home, self.folder, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        try:
+            shutil.copytree(self._home, self.folder, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        except OSError as error:  # shutil.Error has a list of (from, to, why)
+            why = "{0}: {2}".format(*error.args[0][0]) if isinstance(error, shutil.Error) else error
+            raise UsageError(
+                f"the working folder cannot be copied, {why}: run it in a folder that has only what the program needs"
+            ) from None
         hidden, left = io.StringIO(), ""
 
         def goes_on() -> bool:

@@ -13,6 +13,7 @@ import pytest
 from ddpsim import Result, Schedule, UsageError
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
+from ddpsim.simulator import crashing
 from ddpsim.simulator.crashing import Attempts, CrashCode, Entry, crash, judge, points_of
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
@@ -149,6 +150,25 @@ def test_a_strike_on_the_console():
     assert parse_fault(fault_text(strike)) == strike
     with pytest.raises(UsageError, match="how=kill, tear, term, raise or full"):
         parse_fault("strike:rank=1,before_operation=7,how=melt")
+
+
+@rows("options", [{"max_restarts": 2}, {"faults": (Strike(0, 1),)}])
+def test_what_a_sweep_sets_itself_is_refused(options):
+    with pytest.raises(UsageError, match=f"{next(iter(options))} is .*, but a sweep of crashes sets its own"):
+        crash(["train.py"], 2, **options)
+
+
+def test_the_working_folder_is_copied(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(crashing, "_LARGEST_FOLDER", 10)
+    Path(".git").mkdir()
+    Path(".git", "pack").write_text("of 11 bytes")
+    os.mkfifo("pipe")
+    with pytest.raises(UsageError, match=r"cannot be copied, .*pipe: .*is a named pipe: run it in"):
+        crash(["train.py"], 2)
+    Path("data").write_text("of 11 bytes")
+    with pytest.raises(UsageError, match="of which each run gets a copy"):
+        crash(["train.py"], 2)
 
 
 TRAINING = """
