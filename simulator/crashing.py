@@ -166,7 +166,7 @@ def crash(
             on_progress = report_progress(on_progress, (tried, len(points)))
     notes = [f"{count_with_noun(len(each), 'point')} not decided: {each[0]}" for each in undecided.values()]
     notes += [
-        f"{name} was half written and read, after {count_with_noun(rejected.count(name), 'point')}, without harm"
+        f"{name} was read half written after {count_with_noun(rejected.count(name), 'point')}; the end was the same"
         for name in dict.fromkeys(rejected)
     ]
     notes += _notes(whole.first, scene.folder, has_resumed=has_resumed)
