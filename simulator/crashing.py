@@ -36,6 +36,7 @@ from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import count_with_noun, rank_list
 
 _LARGEST_FOLDER = 1 << 29
+_NOT_COPIED = (".git", "__pycache__")
 _RUN_SECONDS = 60.0
 _LOSS = re.compile(r"loss[^\d+-]*([+-]?\d[\d.]*(?:e[+-]?\d+)?)", re.IGNORECASE)
 
@@ -100,6 +101,8 @@ class CrashSweep(NamedTuple):
     bad: tuple[BadPoint, ...] = ()
     """In the order of the program."""
     notes: tuple[str, ...] = ()
+    undecided: int = 0
+    """The number of points whose run neither passed nor failed, which are not among the tried ones."""
     unstable: str = ""
     """How two undisturbed runs differ; then no point is tried. "" if they do not."""
     seconds: float = 0.0
@@ -127,7 +130,7 @@ def crash(
 
     `seconds` is a budget: when it runs out, the points left are not tried. Options are those of `simulate`.
 
-    Raises UsageError as `simulate` does, and for a program that fails undisturbed.
+    Raises UsageError as `simulate` does, for faults, max_restarts and a program that fails undisturbed.
     """
     began = time.monotonic()
     with _Scene(program, world_size, options) as scene:
@@ -139,35 +142,60 @@ def crash(
             return CrashSweep(0, 0, 0, unstable=unstable, seconds=time.monotonic() - began)
         possible, points = points_of(whole.first)
         found: dict[Point, list[BadPoint]] = {}
-        tried, undecided, has_resumed = 0, 0, False
+        tried, has_resumed = 0, False
+        undecided: dict[str, list[str]] = {}
+        rejected: list[str] = []
         order = (How.TEAR, How.FULL, How.KILL, How.TERM, How.RAISE)
         for point in sorted(points, key=lambda each: order.index(each.strikes[0].how)):
             if time.monotonic() - began > seconds:
                 break
             attempts = scene.run(point.strikes, may_skip=not options.get("private_disk"))
-            if attempts.is_copied and any(judge(attempts, whole.first)):
+            is_known = attempts.result.verdict is not Verdict.UNKNOWN
+            if is_known and attempts.is_copied and any(judge(attempts, whole.first)):
                 attempts = scene.run(point.strikes)  # so that the result is its own
-            if attempts.result.verdict is Verdict.UNKNOWN:  # it was too slow, which says nothing
-                undecided += 1
+            if attempts.result.verdict is Verdict.UNKNOWN:  # which says nothing
+                worst = next(each for each in attempts.result.findings if each.code.verdict is Verdict.UNKNOWN)
+                undecided.setdefault(worst.code, []).append(worst.summary)
                 continue
             tried += 1
             has_resumed |= bool(_generations(attempts))
             found[point] = [BadPoint(point, *each, attempts.result) for each in judge(attempts, whole.first)]
+            torn, reader = _torn_read(attempts)
+            if reader is not None and all(bad.code is not CrashCode.HALF_CHECKPOINT for bad in found[point]):
+                rejected.append(os.path.basename(torn))
             on_progress = report_progress(on_progress, (tried, len(points)))
-    slow = (f"{count_with_noun(undecided, 'run')} took longer than {_RUN_SECONDS:g} s",) if undecided else ()
-    notes = *slow, *_notes(whole.first, scene.folder, has_resumed=has_resumed)
+    notes = [f"{count_with_noun(len(each), 'point')} not decided: {each[0]}" for each in undecided.values()]
+    notes += [
+        f"{name} was read half written after {count_with_noun(rejected.count(name), 'point')}; the end was the same"
+        for name in dict.fromkeys(rejected)
+    ]
+    notes += _notes(whole.first, scene.folder, has_resumed=has_resumed)
     bad = tuple(each for point in points for each in found.get(point, ()))
-    return CrashSweep(possible, len(points), tried, bad, notes, seconds=time.monotonic() - began)
+    return CrashSweep(
+        possible,
+        len(points),
+        tried,
+        bad,
+        tuple(notes),
+        sum(map(len, undecided.values())),
+        seconds=time.monotonic() - began,
+    )
 
 
 class _Scene:
     """Runs the program again and again, each time in a copy of the working folder at the same path."""
 
     def __init__(self, program: Any, world_size: int, options: Mapping[str, Any]) -> None:
+        for name in ("faults", "max_restarts"):
+            if options.get(name):
+                raise UsageError(f"{name} is {options[name]!r}, but a sweep of crashes sets its own: leave it out")
         self._program, self._world_size = program, world_size
         self._options = {**options, "max_restarts": 1, "one_at_a_time": True}
         self._home, self._made = os.getcwd(), ExitStack()
-        size = sum(path.lstat().st_size for path in Path(self._home).rglob("*"))
+        size = 0
+        for folder, inner, files in os.walk(self._home):
+            inner[:] = set(inner) - set(_NOT_COPIED)
+            size += sum(os.lstat(os.path.join(folder, each)).st_size for each in files)
         if size > _LARGEST_FOLDER:
             raise UsageError(
                 f"the working folder has {size >> 20} MiB, of which each run gets a copy, expected "
@@ -193,7 +221,13 @@ class _Scene:
         for folder in (self.folder, diary):
             shutil.rmtree(folder, ignore_errors=True)
         diary.mkdir()
-        shutil.copytree(self._home, self.folder, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        try:
+            shutil.copytree(self._home, self.folder, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        except OSError as error:  # shutil.Error has a list of (from, to, why)
+            why = "{0}: {2}".format(*error.args[0][0]) if isinstance(error, shutil.Error) else error
+            raise UsageError(
+                f"the working folder cannot be copied, {why}: run it in a folder that has only what the program needs"
+            ) from None
         hidden, left = io.StringIO(), ""
 
         def goes_on() -> bool:
@@ -301,23 +335,38 @@ def _operation_text(operation: Entry) -> str:
 def judge(attempts: Attempts, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
     """Yield what is wrong after a crash, without what only follows from that."""
     result, first, second, _ = attempts
-    torn = _torn_file(first)
-    name = os.path.basename(torn)
-    reader = _first_reader(second, torn) if torn else None
-    if reader is not None:
-        yield CrashCode.HALF_CHECKPOINT, f"rank {reader} resumes from {name}, which was only half written"
+    torn, reader = _torn_read(attempts)
+    if reader is not None and (harm := _failure(result) or _first_harm(second, whole)):
+        text = f"rank {reader} reads {os.path.basename(torn)}, which was only half written; {harm[1]}"
+        yield CrashCode.HALF_CHECKPOINT, text
     if torn and _was_newest(first, torn):
-        text = f"{name} was complete, and is lost: it is written in place, and no other file is as new"
+        text = (
+            f"{os.path.basename(torn)} was complete, and is lost: it is written in place, and no other file is as new"
+        )
         yield CrashCode.LOST_CHECKPOINT, text
-    if result.verdict is not Verdict.PASS and reader is None:
-        when = "after resuming" if result.attempts else "in the attempt that was struck, which no rank's failure ends"
-        worst = next(each for each in result.findings if each.code.verdict is result.verdict)
-        is_hang = not result.errors and worst.code.value.startswith(("deadlock.", "stuck"))
-        yield (CrashCode.HANG if is_hang else CrashCode.FAILS), f"{when}: {worst.code}, {worst.summary}"
-    if result.verdict is not Verdict.PASS or reader is not None:
+    if reader is not None:
         return
-    others = [*_other_checkpoints(_generations(attempts)), *_other_samples(second, whole)]
-    yield from others or _other_results(second, whole)
+    if failure := _failure(result):
+        yield failure
+    elif not result.attempts:
+        for _, text in _other_results(first, whole, is_first=True):
+            yield CrashCode.OTHER_RESULT, f"no rank fails in the attempt that was struck; {text}"
+    else:
+        others = [*_other_checkpoints(_generations(attempts)), *_other_samples(second, whole)]
+        yield from others or _other_results(second, whole)
+
+
+def _first_harm(second: Diaries, whole: Diaries) -> tuple[CrashCode, str] | None:
+    return next((each for judged in (_other_samples, _other_results) for each in judged(second, whole)), None)
+
+
+def _failure(result: Result) -> tuple[CrashCode, str] | None:
+    if result.verdict is Verdict.PASS:
+        return None
+    when = "after resuming" if result.attempts else "in the attempt that was struck, which no rank's failure ends"
+    worst = next(each for each in result.findings if each.code.verdict is result.verdict)
+    is_hang = not result.errors and worst.code.value.startswith(("deadlock.", "stuck"))
+    return (CrashCode.HANG if is_hang else CrashCode.FAILS), f"{when}: {worst.code}, {worst.summary}"
 
 
 def _other_checkpoints(generations: Mapping[str, Mapping[int, int]]) -> Iterator[tuple[CrashCode, str]]:
@@ -347,12 +396,14 @@ def _trained_on(diary: Sequence[Entry]) -> list[str]:
     return found
 
 
-def _other_results(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
-    for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
+def _other_results(last: Diaries, whole: Diaries, *, is_first: bool = False) -> Iterator[tuple[CrashCode, str]]:
+    # A rank that resumes from the end has no more to do; one that did not restart has to do all.
+    for rank, (own, expected) in enumerate(zip(last, whole, strict=True)):
         for kind, what in (("loss", "the last printed loss"), ("step", "the digest of the parameters")):
             mine, theirs = ([*map(_value, _all_of(each, kind))] for each in (own, expected))
-            if mine and theirs and mine[-1] != theirs[-1]:
-                text = f"at the end, {what} of rank {rank} is {mine[-1]}, and undisturbed {theirs[-1]}"
+            if theirs and (mine or is_first) and mine[-1:] != theirs[-1:]:
+                end = mine[-1] if mine else "missing"
+                text = f"at the end, {what} of rank {rank} is {end}, and undisturbed {theirs[-1]}"
                 yield CrashCode.OTHER_RESULT, text
                 return
 
@@ -365,8 +416,18 @@ def _value(text: str) -> str:
 
 def _torn_file(first: Diaries) -> str:
     """Return the file that the strike has left half written; "" if there is none."""
-    torn = [each.what[0] for diary in first for each in diary if each.kind == "strike"]
-    return next(filter(None, torn), "")
+    for diary in first:
+        for number, each in enumerate(diary):
+            if each.kind == "strike" and each.what[0]:
+                is_replaced = any(later.is_operation and each.what[0] in later.what for later in diary[number + 1 :])
+                return "" if is_replaced else each.what[0]
+    return ""
+
+
+def _torn_read(attempts: Attempts) -> tuple[str, int | None]:
+    """Return the file that the strike has left half written, "" for none, and the first rank that reads it then."""
+    torn = _torn_file(attempts.first)
+    return torn, _first_reader(attempts.second, torn) if torn else None
 
 
 def _first_reader(second: Diaries, file: str) -> int | None:

@@ -1,27 +1,35 @@
 """`ddpsim crash`: which points are tried, and how what comes of them is judged. Diaries are written by hand."""
 
+import json
 import os
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ddpsim import Result, Schedule, UsageError
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
+from ddpsim.simulator import crashing
 from ddpsim.simulator.crashing import Attempts, CrashCode, Entry, crash, judge, points_of
+from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
+from ddpsim.simulator.rank_processes.operation_watch import OperationWatch
 from ddpsim.simulator.trace import Trace
 from tests.kit.rows import rows
 
-PASSES = Result(1, (), (0,), {}, Schedule(), trace=Trace(()))
+UNRESTARTED = Result(1, (), (0,), {}, Schedule(), trace=Trace(()))
+PASSES = replace(UNRESTARTED, attempts=(UNRESTARTED,))
 
 
 def diary(*lines):
     """A rank's diary: "KIND WHAT..." each, one step of the run after the other; a step counts as an optimizer step."""
     made, entries = 0, []
     for number, line in enumerate(lines):
-        kind, *what = line.split()
+        kind, *what = line.split(" ")
         made += kind == "step"
         entries.append(Entry(kind, what, number, made, "train.py:1"))
     return entries
@@ -54,9 +62,20 @@ def test_another_end_is_told(second, code):
 
 def test_a_half_written_checkpoint_that_is_read():
     torn = [diary("batch a", "call", "step p1", "write /f/ckpt", "call", "strike /f/ckpt")]
-    assert judged(torn, RESUMED) == [CrashCode.HALF_CHECKPOINT]
+    assert judged(torn, RESUMED) == []  # the program rejects it
+    other = diary("read /f/ckpt", "batch b", "call", "step q2", "loss loss:0.5")
+    assert judged(torn, other) == [CrashCode.HALF_CHECKPOINT]
     anew = diary("batch a", "call", "step p1", "write /f/ckpt", "read /f/ckpt", "batch b", "call", "step p2")
     assert judged(torn, anew) == []  # written anew before it is read
+
+
+def test_an_exception_that_no_rank_fails_by_is_held_against_the_undisturbed_run():
+    skips = [diary("strike ", "batch b", "call", "step q2", "loss loss:0.5")]
+    assert judged(skips, [], result=UNRESTARTED) == [CrashCode.OTHER_RESULT]
+    assert judged([diary("strike ")], [], result=UNRESTARTED) == [CrashCode.OTHER_RESULT]
+    assert judged([[*WHOLE[0][:4], *diary("strike /f/ckpt"), *WHOLE[0][4:]]], [], result=UNRESTARTED) == []
+    again = [*WHOLE[0][:4], *diary("strike /f/ckpt"), *WHOLE[0][4:], *diary("step p2", "write /f/ckpt")]
+    assert judged([again], [], result=UNRESTARTED) == []  # the file is written anew
 
 
 def test_a_complete_checkpoint_that_is_written_over():
@@ -73,6 +92,38 @@ def test_ranks_that_resume_from_other_steps():
     second = (diary("read /f/1"), diary("read /f/2"))
     assert judged(first, *second, whole=[[], []]) == [CrashCode.OTHER_CHECKPOINTS]
     assert judged(first, second[1], second[1], whole=[[], []]) == []
+
+
+@rows(
+    ("how", "noted"),
+    [
+        (How.RAISE, ["write a", "rename a b", "strike "]),
+        (How.TEAR, ["write a", "rename a b", "strike a"]),
+        (How.FULL, ["write a", "rename a b", "write c", "strike c"]),
+    ],
+)
+def test_an_operation_that_a_strike_prevents_is_not_in_the_diary(how, noted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "kill", lambda *_: sys.exit(9))
+    host = SimpleNamespace(kernel=SimpleNamespace(run=SimpleNamespace(steps=0)))
+    watch = OperationWatch(host, 0, how.value, [Strike(0, 2, how)])
+    watch._begin("write", "a")
+    watch._begin("rename", "a", "b")
+    with pytest.raises((OSError, InjectedCrashError, SystemExit)):
+        watch._begin("write", "c")
+    entries = [json.loads(line) for line in Path(how.value).read_text().splitlines()]
+    assert [f"{kind} {' '.join(what)}" for kind, what, *_ in entries] == noted
+
+
+def test_ranks_that_resume_after_a_strike_before_a_rename():
+    saved = ("step p1", "write /f/tmp0", "rename /f/tmp0 /f/ckpt0", "step p2", "write /f/tmp0")
+    done = diary("step p1", "write /f/ckpt1", "step p2", "write /f/ckpt1")
+    second = (diary("read /f/ckpt0"), diary("read /f/ckpt1"))
+    struck = diary(*saved, "strike ")
+    assert judged([struck, done], *second, whole=[[], []]) == [CrashCode.OTHER_CHECKPOINTS]
+    assert judged([struck, done[:3]], *second, whole=[[], []]) == []  # both are of step 1
+    renamed = diary(*saved, "rename /f/tmp0 /f/ckpt0", "strike ")
+    assert judged([renamed, done], *second, whole=[[], []]) == []  # both are of step 2
 
 
 def test_what_differs_without_harm_is_no_finding():
@@ -99,6 +150,25 @@ def test_a_strike_on_the_console():
     assert parse_fault(fault_text(strike)) == strike
     with pytest.raises(UsageError, match="how=kill, tear, term, raise or full"):
         parse_fault("strike:rank=1,before_operation=7,how=melt")
+
+
+@rows("options", [{"max_restarts": 2}, {"faults": (Strike(0, 1),)}])
+def test_what_a_sweep_sets_itself_is_refused(options):
+    with pytest.raises(UsageError, match=f"{next(iter(options))} is .*, but a sweep of crashes sets its own"):
+        crash(["train.py"], 2, **options)
+
+
+def test_the_working_folder_is_copied(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(crashing, "_LARGEST_FOLDER", 10)
+    Path(".git").mkdir()
+    Path(".git", "pack").write_text("of 11 bytes")
+    os.mkfifo("pipe")
+    with pytest.raises(UsageError, match=r"cannot be copied, .*pipe: .*is a named pipe: run it in"):
+        crash(["train.py"], 2)
+    Path("data").write_text("of 11 bytes")
+    with pytest.raises(UsageError, match="of which each run gets a copy"):
+        crash(["train.py"], 2)
 
 
 TRAINING = """

@@ -71,7 +71,8 @@ def sweep_text(scenario: Scenario, world_size: int, sweep: CrashSweep) -> str:
     if sweep.unstable:
         return f"{scenario.name}  not tried: {sweep.unstable}, so that nothing could be compared; seed it, for instance"
     head = f"{scenario.name}  world size {world_size}  {sweep.possible} points, {sweep.differing} that differ"
-    left = "" if sweep.tried == sweep.differing else f" (the time ran out before {sweep.differing - sweep.tried})"
+    untried = sweep.differing - sweep.tried - sweep.undecided
+    left = f" (the time ran out before {untried})" if untried else ""
     lines = [f"{head}, {sweep.tried} tried{left}  {sweep.seconds * 1000:.0f} ms", ""]
     for code in dict.fromkeys(bad.code for bad in sweep.bad):
         those = [bad for bad in sweep.bad if bad.code is code]

@@ -62,10 +62,15 @@ class OperationWatch:
     # --- operations ---------------------------------------------------------------------------------------------------
 
     def _begin(self, kind: str, *paths: str, is_torch: bool = False) -> None:
-        self._note(kind, *paths, site=str(current_user_site()))
         number, self._made = self._made, self._made + 1
-        if (strike := self._strikes.get(number)) is not None:
+        site, strike = str(current_user_site()), self._strikes.get(number)
+        is_full = strike is not None and strike.how is How.FULL
+        if is_full:  # the file is opened all the same
+            self._note(kind, *paths, site=site)
+        if strike is not None:
             self._strike(strike.how, paths[0] if kind == "write" else "", is_torch)
+        if not is_full:  # not reached by a rank that is killed or raises: what it did not do is not in its diary
+            self._note(kind, *paths, site=site)
         self._written = paths[0] if kind == "write" else "" if kind == "remove" else self._written
 
     def _strike(self, how: How, path: str, is_torch: bool) -> None:
