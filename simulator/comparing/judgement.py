@@ -92,13 +92,15 @@ def judge_records(
     found = Comparison(
         Answer.UNKNOWN, "no optimizer of torch stepped a model that ran in training: nothing is compared"
     )
-    ends = ""
+    ends, left_out = "", 0
     for number, steps_of_runs in enumerate(zip_longest(*runs)):
         if any(steps is None or None in steps for steps in steps_of_runs):
             ends = _unequal_ends(number, steps_of_runs[0], sizes)
             break
         sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in steps_of_runs))
         if not all(step.is_whole for steps in sides for step in steps):
+            left_out = 1
+            ends = "" if number else "the first step was not recorded whole: a rank records at most 512 MiB"
             break
         notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
         compared = comparer.compare_step(sides)
@@ -127,7 +129,7 @@ def judge_records(
     problems += ["not all that is trained was compared"] if UNNAMED in notes else []
     if problems:
         return replace(found, answer=Answer.UNKNOWN, line="; ".join(problems), step=None)
-    total = number + sum(1 for _ in runs[0])
+    total = number + left_out + sum(1 for _ in runs[0])
     of = f" of {total}, the others were not recorded" if total > number else ""
     counts = [
         (len({row.name for row in found.rows if row.kind is kind}), kind)

@@ -234,7 +234,7 @@ class TrainingRecorder:
         if mine is None or not mine.roots:
             return
         mine.is_stepping = False
-        if self._recording_rank() is not None:
+        if is_recording := self._recording_rank() is not None:
             own = parameter_ids_of(optimizer)  # a rank may get other parameters from the ranks that step them
             for name, each in [pair for pair in mine.named_parameters() if id(pair[1]) in own]:
                 mine.writer.write(_tensor_entry(Kind.PARAMETER, name, each))
@@ -243,7 +243,8 @@ class TrainingRecorder:
                     if isinstance(value, Tensor) and value.dim():
                         mine.writer.write(_tensor_entry(Kind.STATE, f"{key} of {name}", value))
         mine.steps += 1
-        mine.writer.write(Entry(Kind.STEP, str(current_user_site())))
+        is_whole = is_recording and mine.writer.has_room
+        mine.writer.write(Entry(Kind.STEP, str(current_user_site()), is_whole), always=True)
 
     def _record_gradients(self, mine: _RankTraining, kind: Kind, parameters: Sequence[Tensor]) -> None:
         names = {id(parameter): name for name, parameter in mine.named_parameters()}

@@ -9,6 +9,7 @@ import torch
 
 import ddpsim
 from ddpsim.scenarios.cli import main
+from ddpsim.simulator.comparing import records
 from ddpsim.simulator.comparing.comparison import Answer
 from tests.comparing import trainings
 from tests.kit.rows import rows
@@ -49,7 +50,7 @@ BUGS = [
     ("split", "shards divided", "gradient of first_weight is x 1/4", AGAIN),
     ("split", "local norm", "gradient of first_weight differs", "as by a clip to the rank's own norm"),
     ("local_steps", "", "gradient of 0.weight differs", OWN),
-    ("owned", "not sent", "output of 0 on ranks 0, 2, 3 differs", OUTPUTS),
+    ("owned", "not sent", "output of 0 on ranks 0, 2, 3 differs", "its samples are the same"),
 ]
 OF_DAY = ("averaged twice", "over pairs", "bias on each rank")
 CORRECT = [name for name in dict.fromkeys(row[0] for row in BUGS) if name != "local_steps"]
@@ -232,3 +233,16 @@ def test_bad_arguments(options, line):
     with pytest.raises(ddpsim.UsageError) as raised:
         compare("by_hand", **options)
     assert str(raised.value) == line
+
+
+def test_steps_that_were_not_recorded_are_counted():
+    found = compare("wrapped", steps=1)
+    assert (found.is_same, found.line) == (True, "1 step of 2, the others were not recorded, in each 5 outputs, 4 gradients, 4 parameters")
+
+
+@rows(("room", "line"), [(2000, "the first step was not recorded whole"), (20000, "1 step of 2, ")])
+def test_a_step_that_fits_in_part_is_not_compared(monkeypatch, room, line):
+    monkeypatch.setattr(records, "MOST_BYTES", room)
+    found = compare("wrapped")
+    assert found.line.startswith(line)
+    assert found.answer is (Answer.SAME if room > 2000 else Answer.UNKNOWN)
