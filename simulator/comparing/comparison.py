@@ -78,6 +78,11 @@ class StepComparison(NamedTuple):
             return Answer.DIFFERENT if is_known else Answer.UNKNOWN
         return Answer.UNKNOWN if Answer.UNKNOWN in answers or not answers else Answer.SAME
 
+    def is_all_same(self, kind: Kind) -> bool:
+        """Return True if there are tensors of a kind, and all are the same."""
+        answers = {row.answer for row in self.rows if row.kind is kind}
+        return answers == {Answer.SAME}
+
     @property
     def has_other_rate(self) -> bool:
         """True if gradients are the same, and the learning rate is not: many programs scale it by the world size."""

@@ -106,8 +106,7 @@ def judge_records(
         compared = comparer.compare_step(sides)
         notes |= {f"each of {sizes[0]} ranks gets the same samples": None} if compared.has_equal_ranks else {}
         if found.answer is Answer.DIFFERENT:  # the step before, in which each rank had its own gradients
-            outputs = [row.answer for row in compared.rows if row.kind is Kind.OUTPUT]
-            if outputs and all(answer is Answer.SAME for answer in outputs):
+            if compared.is_all_same(Kind.OUTPUT):
                 line = (
                     f"{found.line} on each rank, and the outputs of step {number} are the same: parameters are averaged"
                 )
@@ -192,9 +191,9 @@ def _judge_step(
         seen = [len({s for step in steps for each in step for s in each or ()}) for steps in samples]
         line = f"the reference saw other samples: {seen[1]} for {seen[0]}; if ranks draw their own, it cannot"
     elif compared.has_other_rate:
-        rate = (
-            f"the learning rate of {vague[0].name} is x {1 + vague[0].difference:.4g}, and all gradients are the same"
-        )
+        of_rate = next(row for row in vague if row.kind is Kind.RATE)
+        rate = f"the learning rate of {of_rate.name} is x {1 + of_rate.difference:.4g}"
+        rate += ", and all gradients are the same" if compared.is_all_same(Kind.GRADIENT) else ""
         line = f"{rate}: if the program reads it from the world size, give the reference its own by --against"
     elif compared.draws:
         line = f"the training draws random numbers before {compared.draws}, which the reference draws otherwise"

@@ -68,7 +68,7 @@ class Entry(NamedTuple):
     kind: Kind
     name: str = ""
     value: Any = None
-    """An array; a number for `LOSS`, `NORM` and `RATE`; digests of the samples; or whether a step was recorded whole."""
+    """An array; a number for `LOSS`, `NORM` and `RATE`; digests of the samples; or whether a step is whole."""
     dtype: str = ""
     part: Part | None = None
     """Set for a DTensor: its value is the local part."""

@@ -9,7 +9,7 @@ import torch
 
 import ddpsim
 from ddpsim.scenarios.cli import main
-from ddpsim.simulator.comparing import records
+from ddpsim.simulator.comparing import batches, records
 from ddpsim.simulator.comparing.comparison import Answer
 from tests.comparing import trainings
 from tests.kit.rows import rows
@@ -237,7 +237,10 @@ def test_bad_arguments(options, line):
 
 def test_steps_that_were_not_recorded_are_counted():
     found = compare("wrapped", steps=1)
-    assert (found.is_same, found.line) == (True, "1 step of 2, the others were not recorded, in each 5 outputs, 4 gradients, 4 parameters")
+    assert (found.is_same, found.line) == (
+        True,
+        "1 step of 2, the others were not recorded, in each 5 outputs, 4 gradients, 4 parameters",
+    )
 
 
 @rows(("room", "line"), [(2000, "the first step was not recorded whole"), (20000, "1 step of 2, ")])
@@ -246,3 +249,17 @@ def test_a_step_that_fits_in_part_is_not_compared(monkeypatch, room, line):
     found = compare("wrapped")
     assert found.line.startswith(line)
     assert found.answer is (Answer.SAME if room > 2000 else Answer.UNKNOWN)
+
+
+def test_batches_that_do_not_fit_are_not_blamed_on_the_training(monkeypatch):
+    monkeypatch.setattr(batches, "RecordWriter", SmallWriter)
+    found = compare("wrapped")
+    assert (found.answer, found.line.partition(":")[0]) == (Answer.UNKNOWN, "the first step was not recorded whole")
+
+
+class SmallWriter(records.RecordWriter):
+    """Has room for no batch."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self._left = 300
