@@ -105,6 +105,8 @@ class StepComparer:
         """`rounding` is that of the coarsest type that the ranks send."""
         self.alignment = Alignment()
         self.rounding = rounding
+        self.unstepped: dict[str, None] = {}
+        """The parameters that were compared only on the ranks with a gradient, as other ranks do not step them."""
         self._weak: dict[str, Array] = {}
         """By parameter, the elements whose gradient was lost in rounding in some step: optimizers such as Adam step by
         its sign."""
@@ -200,9 +202,12 @@ class StepComparer:
                 step = sides.ranks[rank]
                 value, one = step.array(kind, own), place.cut(whole)
                 if is_anywhere and (Kind.GRADIENT, own) not in step.by_name:
+                    self.unstepped[own] = None
                     continue  # another rank steps it, as an optimizer does that is sharded by hand
                 if value is None and gradients:
                     value = np.zeros_like(one)
+                if value is not None and value.shape != one.shape:
+                    self.alignment.missing[rank, own] = f"has a {kind.value} of another shape than on the reference"
                 if value is None or value.shape != one.shape:
                     continue
                 share = max(_size(place.cut(noise)), _size(noise) * (one.size / max(whole.size, 1)) ** 0.5)

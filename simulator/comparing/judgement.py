@@ -125,6 +125,9 @@ def judge_records(
         return replace(found, line=ends) if ends and found.step is None else found
     problems = [f"{_so_many(number)}, but {ends}"] if ends else []
     problems += [*_missing_lines(comparer.alignment.missing)]
+    names = join_names(list(comparer.unstepped), 4)
+    unstepped = [f"compared only on the ranks that have a gradient: {names}"] if names else []
+    problems += unstepped if number == 1 else []  # what the others get from these ranks shows in the next step
     problems += ["not all that is trained was compared"] if UNNAMED in notes else []
     if problems:
         return replace(found, answer=Answer.UNKNOWN, line="; ".join(problems), step=None)
@@ -135,7 +138,8 @@ def judge_records(
         for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER)
     ]
     what = join_names([count_with_noun(count, kind.value) for count, kind in counts if count])
-    return replace(found, line=f"{count_with_noun(number, 'step')}{of}, in each {what}", step=None)
+    line, said = f"{count_with_noun(number, 'step')}{of}, in each {what}", (*found.notes, *unstepped)
+    return replace(found, line=line, notes=said, step=None)
 
 
 def _so_many(number: int) -> str:
@@ -164,7 +168,9 @@ def _other_start(comparer: StepComparer, sides: StepSides) -> str:
     for rank, name in comparer.alignment.missing:
         steps, kinds = (sides.ranks[rank], sides.ranks[0]), (Kind.START, Kind.GRADIENT)
         values = [value for step in steps for kind in kinds if (value := step.array(kind, name)) is not None]
-        is_replica = (0, name) in comparer.alignment.places and len(values) == 4 and values[0].shape == values[2].shape
+        places = comparer.alignment.places
+        is_replica = (0, name) in places and (rank, name) not in places
+        is_replica = is_replica and len(values) == 4 and values[0].shape == values[2].shape
         if is_replica and values[1].any() and np.array_equal(values[1], values[3]):
             return f"{name} starts on rank {rank} with other values than on rank 0, and one gradient moves both"
     return ""

@@ -23,6 +23,7 @@ COUNTS = "as where each divides by its own count"
 
 BUGS = [
     ("wrapped", "loss times world", "the mean of the ranks' losses is x 4", "the loss is scaled"),
+    ("wrapped", "loss times three", "the mean of the ranks' losses is x 3", ""),
     ("wrapped", "averaged twice", "gradient of 0.weight is x 1/4", AGAIN),
     ("wrapped", "summed after", "gradient of 0.weight is x 4", SUM),
     ("wrapped", "weight decay of rank", "parameter of 0.weight on ranks 1-3", "the gradients of the step are the same"),
@@ -263,3 +264,10 @@ class SmallWriter(records.RecordWriter):
     def __init__(self, file):
         super().__init__(file)
         self._left = 300
+
+
+def test_parameters_that_a_rank_does_not_step_are_said():
+    line = "compared only on the ranks that have a gradient: 0.weight, 0.bias, 2.weight, 2.bias"
+    first, both = compare("owned", steps=1), compare("owned")
+    assert (first.answer, first.line) == (Answer.UNKNOWN, line)
+    assert (both.is_same, both.notes) == (True, (line,))
