@@ -258,7 +258,7 @@ def compare(
     """
     from ddpsim.simulator.comparing.comparison import ROUNDINGS, Answer
     from ddpsim.simulator.comparing.judgement import Comparison, judge_records
-    from ddpsim.simulator.comparing.records import Recording, read_steps
+    from ddpsim.simulator.comparing.records import Kind, Recording, read_steps
 
     if not isinstance(steps, int) or steps < 1:
         raise UsageError(f"steps is {steps!r}, expected a whole number from 1: correct it")
@@ -281,12 +281,16 @@ def compare(
         if first.verdict is not Verdict.PASS:
             line = f"the run on {world_size} ranks did not pass: {first.findings[0].summary}"
             return Comparison(Answer.UNKNOWN, line, identity_in_words(name), what)
-        entries = [e for rank in range(first.world_size) for s in read_steps(folders[0], rank) for e in s.entries]
+        seen = {
+            (each.dtype, each.name if each.kind is Kind.NOTE else "")
+            for rank in range(first.world_size)
+            for step in read_steps(folders[0], rank)
+            for each in step.entries
+        }
         calls = [event.call for event in first.trace if event.call is not None]
         sent = max((ROUNDINGS.get(str(call.signature.dtype), 0.0) for call in calls), default=0.0)
-        moved_by = max([sent, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
-        freezes = any(each.name.startswith("BatchNorm") for each in entries)
-        del entries
+        moved_by = max([sent, *(ROUNDINGS.get(dtype, 0.0) for dtype, _ in seen)])
+        freezes = any(note.startswith("BatchNorm") for _, note in seen)
         own = own._replace(batches_of=ranks.folder, freezes_batch_norm=freezes)
         for recording in (own, own._replace(folder=twin.folder, moved_by=moved_by)):
             with redirect_stdout(hidden), redirect_stderr(hidden):

@@ -31,8 +31,11 @@ _Key = tuple[str, str, int, int]
 class BatchRecords:
     """Records the batches of ranks, or gives those that another run recorded."""
 
-    def __init__(self, host: Host, recording: Recording, ranks: Iterable[int]) -> None:
-        self._host = host
+    def __init__(
+        self, host: Host, recording: Recording, ranks: Iterable[int], is_recording: Callable[[], bool]
+    ) -> None:
+        """`is_recording` tells whether the running rank's steps are still recorded."""
+        self._host, self._is_recording = host, is_recording
         self._times: Counter[tuple[int, Site]] = Counter()
         self._keys: WeakKeyDictionary[Any, _Key] = WeakKeyDictionary()
         self._given: WeakKeyDictionary[Any, tuple[int, Sequence[Sequence[bytes]], tuple[int, int]]] = (
@@ -90,7 +93,10 @@ class BatchRecords:
             if iterator in self._given:
                 number, ranks, (replicas, own) = self._given[iterator]
                 self._given[iterator] = number + 1, ranks, (replicas, own)
-                if len(ranks) % replicas:
+                now = [rank[number] for rank in ranks if number < len(rank)]
+                if not all(now):
+                    return original(iterator)  # not recorded: the step that gets it is not compared
+                if now and len(ranks) % replicas:
                     raise ValueError(f"{len(ranks)} different batches cannot be shared by {replicas} ranks")
                 share = len(ranks) // replicas
                 mine = [rank[number] for rank in ranks[own * share : (own + 1) * share] if number < len(rank)]
@@ -98,8 +104,11 @@ class BatchRecords:
                     raise StopIteration
                 return join_batches([pickle.loads(each) for each in mine])
             batch = original(iterator)
-            data = pickle.dumps(join_batches([batch]))
-            self.writers[self._host.running_thread.rank].write((self._keys[iterator], data))
+            key, writer = self._keys[iterator], self.writers[self._host.running_thread.rank]
+            if self._is_recording():
+                writer.write((key, pickle.dumps(join_batches([batch]))))
+            if not self._is_recording():  # it did not fit, either
+                writer.write((key, b""), always=True)
             return batch
 
         return following
@@ -115,8 +124,12 @@ def _read_batches(folder: Path) -> Mapping[_Key, list[list[Any]]]:
 
 
 def _distinct(ranks: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
-    """Return the batches of the ranks without those of ranks that read the same as an earlier rank."""
-    return list({tuple(each): each for each in ranks}.values())
+    """Return the batches of the ranks without those of ranks that read the same as an earlier rank.
+
+    Batches count up to the first that is not recorded on some rank.
+    """
+    end = min((each.index(b"") for each in ranks if b"" in each), default=None)
+    return list({(len(each), *each[:end]): each for each in ranks}.values())
 
 
 def _share_of(loader: Any) -> tuple[int, int]:

@@ -78,6 +78,11 @@ class StepComparison(NamedTuple):
             return Answer.DIFFERENT if is_known else Answer.UNKNOWN
         return Answer.UNKNOWN if Answer.UNKNOWN in answers or not answers else Answer.SAME
 
+    def is_all_same(self, kind: Kind) -> bool:
+        """Return True if there are tensors of a kind, and all are the same."""
+        answers = {row.answer for row in self.rows if row.kind is kind}
+        return answers == {Answer.SAME}
+
     @property
     def has_other_rate(self) -> bool:
         """True if gradients are the same, and the learning rate is not: many programs scale it by the world size."""
@@ -100,6 +105,8 @@ class StepComparer:
         """`rounding` is that of the coarsest type that the ranks send."""
         self.alignment = Alignment()
         self.rounding = rounding
+        self.unstepped: dict[str, None] = {}
+        """The parameters that were compared only on the ranks with a gradient, as other ranks do not step them."""
         self._weak: dict[str, Array] = {}
         """By parameter, the elements whose gradient was lost in rounding in some step: optimizers such as Adam step by
         its sign."""
@@ -195,9 +202,12 @@ class StepComparer:
                 step = sides.ranks[rank]
                 value, one = step.array(kind, own), place.cut(whole)
                 if is_anywhere and (Kind.GRADIENT, own) not in step.by_name:
+                    self.unstepped[own] = None
                     continue  # another rank steps it, as an optimizer does that is sharded by hand
                 if value is None and gradients:
                     value = np.zeros_like(one)
+                if value is not None and value.shape != one.shape:
+                    self.alignment.missing[rank, own] = f"has a {kind.value} of another shape than on the reference"
                 if value is None or value.shape != one.shape:
                     continue
                 share = max(_size(place.cut(noise)), _size(noise) * (one.size / max(whole.size, 1)) ** 0.5)

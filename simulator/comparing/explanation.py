@@ -54,7 +54,7 @@ def describe_difference(
         what += f" on {rank_list(ranks)}"
     by = f"is x {_factor_text(factor, size, row.tolerance)}"
     by = f"differs by {100 * row.difference:.3g} %" if factor is None else by
-    cause, advice = _cause(row, rows, factor, sides, alignment, calls)
+    cause, advice = _cause(row, step, factor, sides, alignment, calls)
     names: dict[str, dict[str, None]] = {}
     for each in step.rows:
         if each.answer is Answer.DIFFERENT and (each.kind, each.name) != (row.kind, row.name):
@@ -65,32 +65,42 @@ def describe_difference(
 
 def _cause(
     row: Row,
-    rows: Sequence[Row],
+    step: StepComparison,
     factor: float | None,
     sides: StepSides,
     alignment: Alignment,
     calls: Sequence[str],
 ) -> tuple[str, str]:
     """Return what is known of the cause, and what to do; "" for what is not known."""
+    size, near = len(sides.ranks), max(_CLOSE, row.tolerance)
+    rows = [each for each in step.rows if each.kind is row.kind and each.answer is Answer.DIFFERENT]
     if row.kind is Kind.OUTPUT:
-        return "its samples are the same, and so are the outputs before it", ""
+        before = step.rows[: step.rows.index(row)]
+        is_same = all(each.answer is Answer.SAME for each in before) and any(each.rank == row.rank for each in before)
+        return f"its samples are the same{', and so are the outputs before it' if is_same else ''}", ""
     if row.kind is Kind.LOSS and factor is not None:
-        return "so are all gradients: the outputs are the same, and the loss is scaled by the number of ranks", ""
+        gradients = {each.answer for each in step.rows if each.kind is Kind.GRADIENT}
+        is_by_size = any(_is_near(factor, number, near * number) for number in (size, 1 / size))
+        if is_by_size and gradients == {Answer.DIFFERENT} and step.is_all_same(Kind.OUTPUT):
+            return "so are all gradients: the outputs are the same, and the loss is scaled by the number of ranks", ""
+        return "", ""
     if row.kind is Kind.LOSS:
-        what = "the outputs are the same, and the ranks' losses do not add up to that of all samples"
+        what = "the outputs are the same, and " if step.is_all_same(Kind.OUTPUT) else ""
+        what += "the ranks' losses do not add up to that of all samples"
         return f"{what}, as where each divides by its own count, or compares its own samples only", ""
     if row.kind is Kind.NORM:
+        if not step.is_all_same(Kind.UNCLIPPED):
+            return "", ""
         what = "the gradients before clipping are the same"
         return what, "clip by the norm of the whole gradient, each part counted once"
     if row.kind not in (Kind.GRADIENT, Kind.UNCLIPPED):
-        return "the gradients of the step are the same", ""
+        return "the gradients of the step are the same" if step.is_all_same(Kind.GRADIENT) else "", ""
     if own := _own_gradients(row, sides, alignment):
         return own
     if factor is None:
         return _cause_of_factors_by_rank(rows), ""
     if not factor:
         return "all of it is zero", ""
-    size, near = len(sides.ranks), max(_CLOSE, row.tolerance)
     if any(each.startswith(("all_reduce", "reduce")) for each in calls):
         if _is_near(factor, size, near * size):
             return f"as of one division by {size}, the number of ranks, too few", "average instead of adding"

@@ -92,20 +92,21 @@ def judge_records(
     found = Comparison(
         Answer.UNKNOWN, "no optimizer of torch stepped a model that ran in training: nothing is compared"
     )
-    ends = ""
+    ends, left_out = "", 0
     for number, steps_of_runs in enumerate(zip_longest(*runs)):
         if any(steps is None or None in steps for steps in steps_of_runs):
             ends = _unequal_ends(number, steps_of_runs[0], sizes)
             break
         sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in steps_of_runs))
         if not all(step.is_whole for steps in sides for step in steps):
+            left_out = 1
+            ends = "" if number else "the first step was not recorded whole: a rank records at most 512 MiB"
             break
         notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
         compared = comparer.compare_step(sides)
         notes |= {f"each of {sizes[0]} ranks gets the same samples": None} if compared.has_equal_ranks else {}
         if found.answer is Answer.DIFFERENT:  # the step before, in which each rank had its own gradients
-            outputs = [row.answer for row in compared.rows if row.kind is Kind.OUTPUT]
-            if outputs and all(answer is Answer.SAME for answer in outputs):
+            if compared.is_all_same(Kind.OUTPUT):
                 line = (
                     f"{found.line} on each rank, and the outputs of step {number} are the same: parameters are averaged"
                 )
@@ -124,17 +125,21 @@ def judge_records(
         return replace(found, line=ends) if ends and found.step is None else found
     problems = [f"{_so_many(number)}, but {ends}"] if ends else []
     problems += [*_missing_lines(comparer.alignment.missing)]
+    names = join_names(list(comparer.unstepped), 4)
+    unstepped = [f"compared only on the ranks that have a gradient: {names}"] if names else []
+    problems += unstepped if number == 1 else []  # what the others get from these ranks shows in the next step
     problems += ["not all that is trained was compared"] if UNNAMED in notes else []
     if problems:
         return replace(found, answer=Answer.UNKNOWN, line="; ".join(problems), step=None)
-    total = number + sum(1 for _ in runs[0])
+    total = number + left_out + sum(1 for _ in runs[0])
     of = f" of {total}, the others were not recorded" if total > number else ""
     counts = [
         (len({row.name for row in found.rows if row.kind is kind}), kind)
         for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER)
     ]
     what = join_names([count_with_noun(count, kind.value) for count, kind in counts if count])
-    return replace(found, line=f"{count_with_noun(number, 'step')}{of}, in each {what}", step=None)
+    line, said = f"{count_with_noun(number, 'step')}{of}, in each {what}", (*found.notes, *unstepped)
+    return replace(found, line=line, notes=said, step=None)
 
 
 def _so_many(number: int) -> str:
@@ -163,7 +168,9 @@ def _other_start(comparer: StepComparer, sides: StepSides) -> str:
     for rank, name in comparer.alignment.missing:
         steps, kinds = (sides.ranks[rank], sides.ranks[0]), (Kind.START, Kind.GRADIENT)
         values = [value for step in steps for kind in kinds if (value := step.array(kind, name)) is not None]
-        is_replica = (0, name) in comparer.alignment.places and len(values) == 4 and values[0].shape == values[2].shape
+        places = comparer.alignment.places
+        is_replica = (0, name) in places and (rank, name) not in places
+        is_replica = is_replica and len(values) == 4 and values[0].shape == values[2].shape
         if is_replica and values[1].any() and np.array_equal(values[1], values[3]):
             return f"{name} starts on rank {rank} with other values than on rank 0, and one gradient moves both"
     return ""
@@ -190,9 +197,9 @@ def _judge_step(
         seen = [len({s for step in steps for each in step for s in each or ()}) for steps in samples]
         line = f"the reference saw other samples: {seen[1]} for {seen[0]}; if ranks draw their own, it cannot"
     elif compared.has_other_rate:
-        rate = (
-            f"the learning rate of {vague[0].name} is x {1 + vague[0].difference:.4g}, and all gradients are the same"
-        )
+        of_rate = next(row for row in vague if row.kind is Kind.RATE)
+        rate = f"the learning rate of {of_rate.name} is x {1 + of_rate.difference:.4g}"
+        rate += ", and all gradients are the same" if compared.is_all_same(Kind.GRADIENT) else ""
         line = f"{rate}: if the program reads it from the world size, give the reference its own by --against"
     elif compared.draws:
         line = f"the training draws random numbers before {compared.draws}, which the reference draws otherwise"

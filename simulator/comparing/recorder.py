@@ -73,7 +73,7 @@ class TrainingRecorder:
         folder = Path(recording.folder)
         self._ranks = {rank: _RankTraining(RecordWriter(folder / f"{rank}.records")) for rank in ranks}
 
-        self._batches = BatchRecords(host, recording, self._ranks)
+        self._batches = BatchRecords(host, recording, self._ranks, lambda: self._recording_rank() is not None)
         self._hooks: list[Any] = []
 
     def start(self) -> list[Replacement]:
@@ -231,10 +231,10 @@ class TrainingRecorder:
     def optimizer_step_ended(self, rank: int, optimizer: Any) -> None:
         """Record the parameters and the state of an optimizer that has stepped."""
         mine = self._ranks.get(rank)
-        if mine is None or not mine.roots:
+        if mine is None or not (mine.roots or not self._batches.writers[rank].has_room):
             return
         mine.is_stepping = False
-        if self._recording_rank() is not None:
+        if is_recording := self._recording_rank() is not None:
             own = parameter_ids_of(optimizer)  # a rank may get other parameters from the ranks that step them
             for name, each in [pair for pair in mine.named_parameters() if id(pair[1]) in own]:
                 mine.writer.write(_tensor_entry(Kind.PARAMETER, name, each))
@@ -243,7 +243,8 @@ class TrainingRecorder:
                     if isinstance(value, Tensor) and value.dim():
                         mine.writer.write(_tensor_entry(Kind.STATE, f"{key} of {name}", value))
         mine.steps += 1
-        mine.writer.write(Entry(Kind.STEP, str(current_user_site())))
+        is_whole = is_recording and mine.writer.has_room
+        mine.writer.write(Entry(Kind.STEP, str(current_user_site()), is_whole), always=True)
 
     def _record_gradients(self, mine: _RankTraining, kind: Kind, parameters: Sequence[Tensor]) -> None:
         names = {id(parameter): name for name, parameter in mine.named_parameters()}
@@ -261,8 +262,11 @@ class TrainingRecorder:
         """Return the running rank's record; None outside ranks, in compilations, and once enough was recorded."""
         if torch.compiler.is_compiling() or not self._host.is_rank_thread():
             return None
-        mine = self._ranks.get(self._host.running_thread.rank)
-        return mine if mine is not None and mine.steps < self._recording.most_steps and mine.writer.has_room else None
+        rank = self._host.running_thread.rank
+        mine = self._ranks.get(rank)
+        if mine is None or mine.steps >= self._recording.most_steps:
+            return None
+        return mine if mine.writer.has_room and self._batches.writers[rank].has_room else None
 
     def _note(self, mine: _RankTraining, text: str) -> None:
         if text not in mine.noted:

@@ -68,7 +68,7 @@ class Entry(NamedTuple):
     kind: Kind
     name: str = ""
     value: Any = None
-    """An array; a number for `LOSS`, `NORM` and `RATE`; digests of the samples, or the line of a step."""
+    """An array; a number for `LOSS`, `NORM` and `RATE`; digests of the samples; or whether a step is whole."""
     dtype: str = ""
     part: Part | None = None
     """Set for a DTensor: its value is the local part."""
@@ -83,11 +83,11 @@ class RecordWriter:
         self._left = MOST_BYTES
         self.has_room = True
 
-    def write(self, entry: Any) -> None:
-        """Write an entry, if there is room for it. The ends of steps are always written."""
+    def write(self, entry: Any, *, always: bool = False) -> None:
+        """Write an entry, if there is room for it or if it is always written, as the ends of steps are."""
         data = pickle.dumps(entry, protocol=5)
         self.has_room = self.has_room and len(data) <= self._left
-        if self.has_room or entry[0] is Kind.STEP:
+        if self.has_room or always:
             self._left -= len(data)
             self._file.write(data)
 
@@ -113,8 +113,8 @@ class RecordedStep:
 
     @property
     def is_whole(self) -> bool:
-        """False if only the end of the step was recorded."""
-        return len(self.entries) > 1
+        """False if not all of the step was recorded."""
+        return bool(self.entries[-1].value)
 
     def of_kind(self, kind: Kind) -> list[Entry]:
         """Return the entries of a kind, in order of time."""

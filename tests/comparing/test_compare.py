@@ -9,6 +9,7 @@ import torch
 
 import ddpsim
 from ddpsim.scenarios.cli import main
+from ddpsim.simulator.comparing import batches, records
 from ddpsim.simulator.comparing.comparison import Answer
 from tests.comparing import trainings
 from tests.kit.rows import rows
@@ -22,6 +23,7 @@ COUNTS = "as where each divides by its own count"
 
 BUGS = [
     ("wrapped", "loss times world", "the mean of the ranks' losses is x 4", "the loss is scaled"),
+    ("wrapped", "loss times three", "the mean of the ranks' losses is x 3", ""),
     ("wrapped", "averaged twice", "gradient of 0.weight is x 1/4", AGAIN),
     ("wrapped", "summed after", "gradient of 0.weight is x 4", SUM),
     ("wrapped", "weight decay of rank", "parameter of 0.weight on ranks 1-3", "the gradients of the step are the same"),
@@ -49,7 +51,7 @@ BUGS = [
     ("split", "shards divided", "gradient of first_weight is x 1/4", AGAIN),
     ("split", "local norm", "gradient of first_weight differs", "as by a clip to the rank's own norm"),
     ("local_steps", "", "gradient of 0.weight differs", OWN),
-    ("owned", "not sent", "output of 0 on ranks 0, 2, 3 differs", OUTPUTS),
+    ("owned", "not sent", "output of 0 on ranks 0, 2, 3 differs", "its samples are the same"),
 ]
 OF_DAY = ("averaged twice", "over pairs", "bias on each rank")
 CORRECT = [name for name in dict.fromkeys(row[0] for row in BUGS) if name != "local_steps"]
@@ -232,3 +234,40 @@ def test_bad_arguments(options, line):
     with pytest.raises(ddpsim.UsageError) as raised:
         compare("by_hand", **options)
     assert str(raised.value) == line
+
+
+def test_steps_that_were_not_recorded_are_counted():
+    found = compare("wrapped", steps=1)
+    assert (found.is_same, found.line) == (
+        True,
+        "1 step of 2, the others were not recorded, in each 5 outputs, 4 gradients, 4 parameters",
+    )
+
+
+@rows(("room", "line"), [(2000, "the first step was not recorded whole"), (20000, "1 step of 2, ")])
+def test_a_step_that_fits_in_part_is_not_compared(monkeypatch, room, line):
+    monkeypatch.setattr(records, "MOST_BYTES", room)
+    found = compare("wrapped")
+    assert found.line.startswith(line)
+    assert found.answer is (Answer.SAME if room > 2000 else Answer.UNKNOWN)
+
+
+def test_batches_that_do_not_fit_are_not_blamed_on_the_training(monkeypatch):
+    monkeypatch.setattr(batches, "RecordWriter", SmallWriter)
+    found = compare("wrapped")
+    assert (found.answer, found.line.partition(":")[0]) == (Answer.UNKNOWN, "the first step was not recorded whole")
+
+
+class SmallWriter(records.RecordWriter):
+    """Has room for no batch."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self._left = 300
+
+
+def test_parameters_that_a_rank_does_not_step_are_said():
+    line = "compared only on the ranks that have a gradient: 0.weight, 0.bias, 2.weight, 2.bias"
+    first, both = compare("owned", steps=1), compare("owned")
+    assert (first.answer, first.line) == (Answer.UNKNOWN, line)
+    assert (both.is_same, both.notes) == (True, (line,))

@@ -49,6 +49,8 @@ def wrapped(rank, bug=""):
         loss = F.cross_entropy(model(features), labels)
         if bug == "loss times world":
             loss = loss * dist.get_world_size()
+        if bug == "loss times three" and dist.get_world_size() > 1:
+            loss = loss * 3
         with model.no_sync() if bug == "not synchronised" else nullcontext():
             loss.backward()
         for parameter in model.parameters():
