@@ -3,14 +3,19 @@
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from typing import Any
+
+from torch.distributed import distributed_c10d
 
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed
+from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.external_processes import (
     ExternalProcesses,
     detect_groups_in_new_pythons,
-    reject_groups_in_forks,
 )
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -19,11 +24,22 @@ from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 class OutsideProcesses:
     """The processes that tests have started and that are no ranks."""
 
-    def __init__(self, replaced: ReplacedAttributes) -> None:
+    def __init__(self, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
+        self._ranks = ranks
         self._reports = ExternalProcesses()
         self._before = {name: os.environ.get(name) for name in (in_children.NAME, "PYTHONPATH")}
         detect_groups_in_new_pythons(self._reports.address, "a test")
-        reject_groups_in_forks(replaced)
+        replaced.replace_attribute(
+            distributed_c10d, "_new_process_group_helper", partial(self._only_in_ranks, os.getpid())
+        )
+
+    def _only_in_ranks(self, own: int, original: Callable[..., Any]) -> Callable[..., Any]:
+        def create_group_or_reject(*arguments: Any, **options: Any) -> Any:
+            if os.getpid() != own and not self._ranks.is_rank:
+                in_children.reject_process_group()
+            return original(*arguments, **options)
+
+        return create_group_or_reject
 
     def note_start(self, how: str, file: str) -> str:
         """Return the value of the variable by which a process tells who has started it: now, a line of the file."""

@@ -52,7 +52,7 @@ class SuitePlugin:
         policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else DEFAULT_DRAWING)
         self._terms = replace(terms, policy=policy, seed=seed or 0)
         self._schedules: int = config.getoption("ddpsim_explore") or 0
-        self._outside = OutsideProcesses(self._replaced)
+        self._outside = OutsideProcesses(self._ranks, self._replaced)
         self._processes = ProcessesOfTest(self._ranks, self._replaced, self._outside)
         CommandsOfTest(self._ranks, self._replaced, self._outside)
         PoolsOfTest(self._ranks, self._replaced)

@@ -119,6 +119,8 @@ class RanksOfTest:
 
     def __init__(self) -> None:
         self.attempt: Attempt | None = None
+        self.is_rank = False
+        """True in the process of a rank."""
 
     def run(
         self,
@@ -154,6 +156,7 @@ class RanksOfTest:
         @wraps(told_by, assigned=(), updated=())  # as `begin_function` reads it
         def run_rank(rank: int) -> Any:
             __tracebackhide__ = True
+            self.is_rank = isolation == "process"
             if isolation == "thread":
                 output.install_streams(rank)
             if not has_group:

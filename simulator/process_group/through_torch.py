@@ -172,7 +172,13 @@ def dispatches_as(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         def call(self: Any, *arguments: Any, **options: Any) -> Any:
             if options and len(options) == 1 and "opts" in options:
                 arguments, options = (*arguments, options["opts"]), {}
-            elif self.is_backend and not options and len(arguments) == count - 1 and type(arguments[-1]) is list:
+            elif (
+                self.is_backend
+                and not options
+                and arguments
+                and len(arguments) == count - 1
+                and type(arguments[-1]) is list
+            ):
                 arguments = (*arguments, kind())  # torch's dispatcher would refuse an empty list
             if (
                 options

@@ -364,6 +364,7 @@ def test_gloo_made_directly_is_a_simulated_group(isolation):
         whole = dist.ProcessGroupGloo(store, rank, 3, options)
         found = [torch.full((1,), 10.0**rank)]
         whole.allreduce(found).wait()
+        whole.barrier().wait()  # no argument at all
         pair = None
         if rank != 1:  # ranks of a group of its own, in another order
             pair = dist.distributed_c10d.ProcessGroupGloo(dist.PrefixStore("pair", store), int(rank == 0), 2)
