@@ -23,7 +23,13 @@ from ddpsim.scenarios.test_suites.pools import PoolsOfTest
 from ddpsim.scenarios.test_suites.processes import ProcessesOfTest
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, RanksRaisedError, Terms
 from ddpsim.scenarios.test_suites.schedules import Attempted, ScheduleSearch
-from ddpsim.scenarios.test_suites.summary import SuiteTest, annotations, summary_lines, test_of_report, write_sarif
+from ddpsim.scenarios.test_suites.summary import (
+    SuiteTest,
+    annotations,
+    suite_test_of_report,
+    summary_lines,
+    write_sarif,
+)
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
@@ -154,7 +160,7 @@ class SuitePlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a test that has started ranks."""
         if report.when == "call":
-            test = test_of_report(report.nodeid, report.outcome, report.duration, report.user_properties)
+            test = suite_test_of_report(report.nodeid, report.outcome, report.duration, report.user_properties)
             self._tests += [] if test is None else [test]
 
     @pytest.hookimpl(trylast=True)

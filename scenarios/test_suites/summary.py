@@ -56,7 +56,9 @@ class SuiteTest:
     row: SuiteRow
 
 
-def test_of_report(name: str, outcome: str, seconds: float, properties: Iterable[tuple[str, Any]]) -> SuiteTest | None:
+def suite_test_of_report(
+    name: str, outcome: str, seconds: float, properties: Iterable[tuple[str, Any]]
+) -> SuiteTest | None:
     """Return the test of a report; None if it has started no ranks."""
     own = {key.removeprefix(_PREFIX): str(value) for key, value in properties if key.startswith(_PREFIX)}
     known = {each.name for each in fields(SuiteRow)}

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from torch.testing._internal import common_distributed  # noqa: F401 - pytester would make Python forget it
-from torch.testing._internal.distributed._tensor import common_dtensor  # noqa: F401
 
 from tests.pytest_plugin.reading import report_of
+
+pytestmark = pytest.mark.tier("ci")
 
 HEAD = """
 import os, unittest
@@ -63,7 +63,6 @@ class TestIt(Processes):
 """
 
 
-@pytest.mark.tier("ci")
 def test_each_test_of_torchs_processes_has_its_own_verdict(run):
     result = run(PROCESSES, "--ddpsim")
     result.assert_outcomes(passed=1, failed=3, skipped=2, xfailed=1)
