@@ -29,9 +29,9 @@ class OutsideProcesses:
         self._reports = ExternalProcesses()
         self._before = {name: os.environ.get(name) for name in (in_children.NAME, "PYTHONPATH")}
         detect_groups_in_new_pythons(self._reports.address, "a test")
-        replaced.replace_attribute(
-            distributed_c10d, "_new_process_group_helper", partial(self._only_in_ranks, os.getpid())
-        )
+        only_in_ranks = partial(self._only_in_ranks, os.getpid())
+        replaced.replace_attribute(distributed_c10d, "_new_process_group_helper", only_in_ranks)
+        replaced.replace_attribute(sys.modules["torch.distributed.rendezvous"], "_create_c10d_store", only_in_ranks)
 
     def _only_in_ranks(self, own: int, original: Callable[..., Any]) -> Callable[..., Any]:
         def create_group_or_reject(*arguments: Any, **options: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -134,12 +135,14 @@ class SuitePlugin:
         return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, object, object]:
         """Report the error of a rank, and not the error that its harness makes of it."""
-        if call.excinfo is not None and isinstance(call.excinfo.value, RanksRaisedError):
-            cause = call.excinfo.value.__cause__
-            assert cause is not None, "it is always raised from one"
-            call.excinfo = pytest.ExceptionInfo.from_exception(cause)
+        of_unittest: list[Any] = getattr(item, "_excinfo", None) or []  # pytest takes these first
+        of_unittest[:] = map(_error_of_rank, of_unittest)
+        if call.excinfo is not None:
+            call.excinfo = _error_of_rank(call.excinfo)
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -181,6 +184,14 @@ class SuitePlugin:
             yield from annotations(self._tests)
         if path := config.getoption("ddpsim_sarif"):
             yield write_sarif(Path(path), self._tests, metadata.version("ddpsim"))
+
+
+def _error_of_rank(found: pytest.ExceptionInfo[BaseException]) -> pytest.ExceptionInfo[BaseException]:
+    cause = found.value.__cause__ if isinstance(found.value, RanksRaisedError) else None
+    if cause is None:
+        return found
+    at = cause.__traceback__ or found.value.__traceback__  # the error of a process has none
+    return pytest.ExceptionInfo.from_exception(cause.with_traceback(at))
 
 
 def _message(found: Attempted) -> str:

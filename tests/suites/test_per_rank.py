@@ -107,7 +107,8 @@ def ddpsim_test(pytester):
     def run_command(*arguments, **files):
         for name, text in files.items():
             pytester.makepyfile(**{name: text})
-        return pytester.run(sys.executable, "-m", "ddpsim", "test", *arguments, "-p", "no:cacheprovider", "--color=no")
+        of_pytest = [] if "unittest" in arguments else ["-p", "no:cacheprovider", "--color=no"]
+        return pytester.run(sys.executable, "-m", "ddpsim", "test", *arguments, *of_pytest)
 
     return run_command
 
