@@ -12,8 +12,8 @@ RANKS_AND_OTHERS = """
 import sys
 import pytest
 LISTED = {"named", "pct", "points", "random_walk", "round_robin"}  # the policies and what they are made of
-OPTIONS = (".run_options", ".backend_semantics", ".faults", ".wording")  # those of a marker
-BELOW = {"ddpsim.simulator" + name for name in ("", ".policies", ".choices", ".errors", *OPTIONS)}
+OPTIONS = (".run_options", ".backend_semantics", ".faults", ".hosts", ".wording")  # those of a marker
+BELOW = {"ddpsim.simulator" + name for name in ("", ".policies", ".choices", ".errors", ".imports", *OPTIONS)}
 
 def nothing_is_loaded():
     simulators = {name for name in sys.modules if name.startswith("ddpsim.simulator")}
