@@ -52,16 +52,16 @@ class OutsideProcesses:
     def fail_if_reported(self) -> None:
         """Fail the test if a process has reported that it makes a process group."""
         __tracebackhide__ = True
-        told = ""
+        line = ""
         while True:
             try:
                 self._reports.raise_if_reported()
             except UsageError as error:  # each rank may report the same
-                told = told or str(error)
+                line = line or str(error)
             else:
                 break
-        if told:
-            raise RanksFailed(told) from None
+        if line:
+            raise RanksFailed(line) from None
 
     def close(self) -> None:
         """End the detection, and restore the environment."""

@@ -90,4 +90,4 @@ class PoolsOfTest:
                 returned = function(*arguments[rank])
             return returned
 
-        return list(self._ranks.run(run_rank, pool._processes, told_by=calls[0]))
+        return list(self._ranks.run(run_rank, pool._processes, function=calls[0]))

@@ -66,7 +66,7 @@ class ProcessesOfTest:
         if self._ranks.attempt is None or not self._is_starter():
             return None
         function = worker._args[0] if is_worker_of_spawn(worker) else worker._target
-        if last := [world for world in self._worlds[-1:] if not world.has_begun and world.told_by == function]:
+        if last := [world for world in self._worlds[-1:] if not world.has_begun and world.function == function]:
             positions = last[0].positions & arguments_with_number(worker, len(last[0].started))
             if positions:
                 last[0].positions = positions

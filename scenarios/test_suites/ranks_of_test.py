@@ -127,7 +127,7 @@ class RanksOfTest:
         program: Callable[[int], Any],
         world_size: int,
         *,
-        told_by: Any,
+        function: Any,
         on: str | None = None,
         has_group: bool = False,
         raised: Callable[[BaseException], str] | None = None,
@@ -136,7 +136,7 @@ class RanksOfTest:
 
         Without `has_group`, no group exists until the ranks create it. `on` is the isolation if the harness needs one.
         `raised` makes the text with which the harness itself reports an error of a rank.
-        `told_by` is the function whose file counts as the program's. Raises RanksRaisedError, or without `raised` the
+        `function` is the function whose file counts as the program's. Raises RanksRaisedError, or without `raised` the
         error of a rank unchanged, and RanksFailed with the diagnosis for any other failure.
         """
         __tracebackhide__ = True
@@ -153,7 +153,7 @@ class RanksOfTest:
         attempt.has_threads |= isolation == "thread"
         environment = {name: os.environ.get(name) for name in common_variables(RankHost(0, world_size))}
 
-        @wraps(told_by, assigned=(), updated=())  # as `begin_function` reads it
+        @wraps(function, assigned=(), updated=())  # as `begin_function` reads it
         def run_rank(rank: int) -> Any:
             __tracebackhide__ = True
             self.is_rank = isolation == "process"

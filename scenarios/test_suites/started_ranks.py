@@ -75,8 +75,8 @@ class StartedRank:
 class World:
     """The ranks of one run."""
 
-    def __init__(self, ranks: RanksOfTest, told_by: Any, positions: frozenset[int | str]) -> None:
-        self.told_by = told_by
+    def __init__(self, ranks: RanksOfTest, function: Any, positions: frozenset[int | str]) -> None:
+        self.function = function
         self.started: list[StartedRank] = []
         self.positions = positions
         """The arguments that have been each rank's number."""
@@ -114,7 +114,7 @@ class World:
         self.has_begun = True
         codes: Mapping[int, int] = {}
         try:
-            self._ranks.run(self._run_rank, len(self.started), told_by=self.told_by, on=self.on)
+            self._ranks.run(self._run_rank, len(self.started), function=self.function, on=self.on)
             codes = dict.fromkeys(range(len(self.started)), 0)
         except BaseException as error:
             results = [] if self._ranks.attempt is None else self._ranks.attempt.results[-1:]

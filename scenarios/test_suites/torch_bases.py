@@ -70,7 +70,7 @@ def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None
 
         file_name = test.file_name
         run_rank_or_skip = partial(_exit_code, run_rank, generic)
-        codes = ranks.run(run_rank_or_skip, int(test.world_size), told_by=function, raised=_raised_in_process)
+        codes = ranks.run(run_rank_or_skip, int(test.world_size), function=function, raised=_raised_in_process)
         if function not in test.skip_return_code_checks:
             _raise_skip(codes[0], skips)
             expected = test.special_return_code_checks.get(function, 0)
@@ -99,7 +99,7 @@ def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None
         world_size = int(test.world_size)
         run_rank_or_skip = partial(_exit_code, run_rank, generic)
         of_threads: Any = {"on": "thread", "has_group": True, "raised": _raised_in_thread}
-        codes = ranks.run(run_rank_or_skip, world_size, told_by=function, **of_threads)
+        codes = ranks.run(run_rank_or_skip, world_size, function=function, **of_threads)
         _judge_codes(codes, skips)
 
     def run_with_threaded_group(test: Any, name: str, rank: int, world_size: int) -> None:
@@ -139,7 +139,7 @@ def _adapt_continuous(module: Any, ranks: RanksOfTest, replaced: ReplacedAttribu
             test.addCleanup(Path(file_name).unlink, missing_ok=True)
             run_rank = partial(_run_continuous, kind, test.id(), file_name)
             run_rank_or_skip = partial(_exit_code, run_rank, generic)
-            codes = ranks.run(run_rank_or_skip, int(kind.world_size), told_by=function, raised=_raised_in_process)
+            codes = ranks.run(run_rank_or_skip, int(kind.world_size), function=function, raised=_raised_in_process)
             _judge_codes(codes, skips)
 
         return wrapper
@@ -203,7 +203,7 @@ def _on_threads(
 
         of_threads: Any = {"on": "thread", "has_group": True, "raised": _raised_in_thread}
         run_rank_or_skip = partial(_exit_code, run_rank, generic)
-        _judge_codes(ranks.run(run_rank_or_skip, world_size, told_by=function, **of_threads), skips)
+        _judge_codes(ranks.run(run_rank_or_skip, world_size, function=function, **of_threads), skips)
 
     return on_ranks
 
