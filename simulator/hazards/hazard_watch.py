@@ -11,7 +11,7 @@ between the last rank's call and the delivery of its completion, and changes of 
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import FrameType
@@ -172,16 +172,17 @@ class _CallsOfRank(dict[int, _CallInFlight]):
         if not self:
             self._new.clear()
             self._cells.clear()
+        elif call is not None:  # its tensors may go
+            for cell in self._cells_of(call):
+                cell.pop(handle, None)
         return call
 
     def sharing_with(self, mine: _CallInFlight) -> list[_CallInFlight]:
         """Return the calls in flight that share memory with a further call, if one of the two writes it."""
         for each in self._new:
-            for start, end in each.memory_spans()[0]:
-                size = (end - start).bit_length()
-                cells = self._cells.setdefault(size, {})
-                for number in {start >> size, end >> size}:
-                    cells.setdefault(number, {})[each.pending.handle] = each
+            if self.get(each.pending.handle) is each:
+                for cell in self._cells_of(each):
+                    cell[each.pending.handle] = each
         self._new.clear()
         near: dict[int, _CallInFlight] = {}
         for start, end in mine.memory_spans()[0]:
@@ -189,8 +190,14 @@ class _CallsOfRank(dict[int, _CallInFlight]):
                 numbers = range(start >> size, (end >> size) + 1)
                 for number in numbers if len(numbers) < len(cells) else list(cells):
                     near |= cells.get(number, {})
-        current = [each for handle, each in near.items() if self.get(handle) is each]
-        return [each for each in current if mine.shares_memory_with(each)]
+        return [each for each in near.values() if mine.shares_memory_with(each)]
+
+    def _cells_of(self, call: _CallInFlight) -> Iterator[dict[int, _CallInFlight]]:
+        for start, end in call.memory_spans()[0]:
+            size = (end - start).bit_length()
+            cells = self._cells.setdefault(size, {})
+            for number in {start >> size, end >> size}:
+                yield cells.setdefault(number, {})
 
 
 @dataclass(slots=True, eq=False)

@@ -285,3 +285,5 @@ def test_calls_that_share_memory_are_those_that_a_look_at_each_finds(calls):
         in_flight.add(call)
         if settles:
             in_flight.settle(handle // 2)
+        cells = [cell for of_size in in_flight._cells.values() for cell in of_size.values()]
+        assert {each for cell in cells for each in cell} <= in_flight.keys()  # a settled call is not kept alive
