@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, identity_in_words, program_identity
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
 from ddpsim.simulator.errors import SimulatorError, UsageError
-from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Strike
 from ddpsim.simulator.hosts import LAUNCHERS_THAT_RESTART
 from ddpsim.simulator.launching.script import Script, program_seeds
@@ -32,14 +27,13 @@ from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayPolicy
 from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
-from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ddpsim.simulator.comparing.judgement import Comparison
+    from ddpsim.simulator.comparing.records import Recording
     from ddpsim.simulator.exploration.exploration import Exploration
     from ddpsim.simulator.exploration.explorer import OnProgress
     from ddpsim.simulator.exploration.strategy import Strategy
@@ -256,57 +250,25 @@ def compare(
 
     Raises UsageError as `simulate` does.
     """
-    from ddpsim.simulator.comparing.comparison import ROUNDINGS, Answer
-    from ddpsim.simulator.comparing.judgement import Comparison, judge_records
-    from ddpsim.simulator.comparing.records import Kind, Recording, read_steps
+    from ddpsim.simulator.comparing.runs import compare_runs
 
     if not isinstance(steps, int) or steps < 1:
         raise UsageError(f"steps is {steps!r}, expected a whole number from 1: correct it")
     runnable, plan = make_plan(program, world_size, {**options, "check": None}, budget)
     reference, size, what = _reference_of(runnable, world_size, against)
     _, own_plan = make_plan(reference, size, {**options, "check": None}, budget)
-    name, hidden = f"{plan.identity}", io.StringIO()
-    with TemporaryDirectory(prefix="ddpsim-compare-") as folder:
-        folders = [Path(folder, each) for each in ("ranks", "reference", "twin")]
-        for each in folders:
-            each.mkdir()
-        ranks, own, twin = (Recording(str(each), steps) for each in folders)
-        first = run_once(
-            runnable,
-            world_size,
-            replace(plan, recording=ranks),
-            policy=_policy_by_name(named.DEFAULT, 0),
-            budget=budget,
-        )
-        if first.verdict is not Verdict.PASS:
-            line = f"the run on {world_size} ranks did not pass: {first.findings[0].summary}"
-            return Comparison(Answer.UNKNOWN, line, identity_in_words(name), what)
-        seen = {
-            (each.dtype, each.name if each.kind is Kind.NOTE else "")
-            for rank in range(first.world_size)
-            for step in read_steps(folders[0], rank)
-            for each in step.entries
-        }
-        calls = [event.call for event in first.trace if event.call is not None]
-        sent = max((ROUNDINGS.get(str(call.signature.dtype), 0.0) for call in calls), default=0.0)
-        moved_by = max([sent, *(ROUNDINGS.get(dtype, 0.0) for dtype, _ in seen)])
-        freezes = any(note.startswith("BatchNorm") for _, note in seen)
-        own = own._replace(batches_of=ranks.folder, freezes_batch_norm=freezes)
-        for recording in (own, own._replace(folder=twin.folder, moved_by=moved_by)):
-            with redirect_stdout(hidden), redirect_stderr(hidden):
-                policy = _policy_by_name(named.DEFAULT, 0)
-                ran = run_once(reference, size, replace(own_plan, recording=recording), policy=policy, budget=budget)
-            if ran.verdict is not Verdict.PASS:
-                line = f"the reference on {what} did not pass: {ran.findings[0].summary}"
-                return Comparison(Answer.UNKNOWN, line, identity_in_words(name), what)
-        found = judge_records(
-            folders,
-            (first.world_size, ran.world_size),
-            _calls_by_step(first.trace),
-            rounding=sent,
-            has_hook=any(call.origin.by_hook for call in calls),
-        )
-    return replace(found, program=identity_in_words(name), against=what)
+
+    def run_recorded(runnable: Any, size: int, plan: RunPlan, recording: Recording) -> Result:
+        policy = _policy_by_name(named.DEFAULT, 0)
+        return run_once(runnable, size, replace(plan, recording=recording), policy=policy, budget=budget)
+
+    return compare_runs(
+        partial(run_recorded, runnable, world_size, plan),
+        partial(run_recorded, reference, size, own_plan),
+        steps,
+        program=identity_in_words(f"{plan.identity}"),
+        what=what,
+    )
 
 
 def _reference_of(program: Any, world_size: int, against: Any) -> tuple[Any, int, str]:
@@ -323,23 +285,6 @@ def _reference_of(program: Any, world_size: int, against: Any) -> tuple[Any, int
         world_size,
         f"{shlex.join(words)} on {world_size} ranks",
     )
-
-
-def _calls_by_step(trace: Trace) -> dict[int, list[str]]:
-    """Return the calls that rank 0 made in each optimizer step, by the program or for it."""
-    found: dict[int, Counter[str]] = {}
-    step = 0
-    for event in trace:
-        if event.rank == 0 and event.kind is EventKind.STEP:
-            step += 1
-        elif event.rank == 0 and event.kind is EventKind.ISSUE and event.call is not None:
-            call = event.call
-            if call.operation in ("new_group", "barrier") or call.origin.phase not in (Phase.USER, Phase.BUCKET):
-                continue
-            reduction = f" {call.signature.reduction}" if call.signature.reduction else ""
-            by = "" if call.origin.is_of_program else f" ({str(call.origin).partition(' of step')[0]})"
-            found.setdefault(step, Counter())[f"{call.operation}{reduction} at {call.site}{by}"] += 1
-    return {step: [f"{text} x {n}" if n > 1 else text for text, n in own.items()] for step, own in found.items()}
 
 
 def make_plan(

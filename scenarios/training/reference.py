@@ -23,6 +23,7 @@ from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import TableRow, format_table
 from ddpsim.simulator.diagnosis.replica_divergence import ReferenceDeviation, advise_deviation
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.model_tensors import distances, fitted_factor, region_of
 from ddpsim.simulator.wording import LabelledLine, rank_list
 
 _ROUNDINGS = 64
@@ -150,9 +151,7 @@ def _part_of_tensor(whole: Tensor | None, found: Tensor | None, offset: tuple[in
     """Return the part of a tensor that a rank holds, cut from the whole tensor."""
     if whole is None or found is None or offset is None:
         return whole
-    for dimension, (start, length) in enumerate(zip(offset, found.shape, strict=True)):
-        whole = whole.narrow(dimension, min(start, whole.shape[dimension]), length)
-    return whole
+    return whole[region_of(offset, found.shape)]
 
 
 def _uncovered_parameters(histories: Sequence[History], expected: Snapshot) -> Iterator[TensorDifference]:
@@ -213,9 +212,7 @@ def _different_values(actual: Tensor | None, wanted: Tensor | None, allowed: flo
         return None if actual is wanted else (_tensor_text(actual), _tensor_text(wanted))
     if actual.shape != wanted.shape or actual.dtype != wanted.dtype:
         return _tensor_text(actual), _tensor_text(wanted)
-    apart = (actual.double() - wanted.double()).abs()
-    is_same = (actual == wanted) | (actual.isnan() & wanted.isnan())
-    apart = torch.where(is_same, 0.0, torch.where(apart.isnan(), torch.inf, apart))
+    apart = distances(actual, wanted)
     if not apart.numel() or float(apart.max()) <= allowed:
         return None
     index = int(apart.argmax())
@@ -287,7 +284,7 @@ def _common_factor(found: Sequence[TensorDifference]) -> float | None:
     if len(pairs) < len(found):
         return None
     actual, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
-    factor = float(actual.dot(wanted) / wanted.dot(wanted))
+    factor = fitted_factor(actual, wanted)
     apart = (actual - factor * wanted).abs()
     is_one = bool((apart <= max(1.0, abs(factor)) * max(each.allowed for each in found)).all())
     return factor if factor and is_one and len(wanted.abs().unique()) > 1 else None

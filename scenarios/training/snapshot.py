@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from ddpsim.simulator.model_tensors import local_part, offsets_in_whole
+
 Tensors: TypeAlias = "Mapping[str, Tensor | None]"
 
 
@@ -40,11 +42,11 @@ def part_snapshot(module: nn.Module, iteration: int | None = None, *, gradients:
     """Return copies of a rank's part of a model; of a DTensor, the rank's own shard. Nothing is communicated."""
     own = list(module.named_parameters())
     return Snapshot(
-        {name: _copy_tensor(_local_tensor(parameter)) for name, parameter in own},
+        {name: _copy_tensor(parameter) for name, parameter in own},
         {name: _copy_tensor(buffer) for name, buffer in module.named_buffers()},
-        {name: _copy_tensor(_local_tensor(parameter.grad)) for name, parameter in own} if gradients else {},
+        {name: _copy_tensor(parameter.grad) for name, parameter in own} if gradients else {},
         iteration,
-        {name: _offset_in_whole(parameter) for name, parameter in own},
+        {name: offsets_in_whole(parameter) for name, parameter in own},
     )
 
 
@@ -55,20 +57,6 @@ def merge_stage_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
         return {name: value for part in parts for name, value in getattr(part, field).items()}
 
     return Snapshot(join("parameters"), join("buffers"), join("gradients"), parts[0].iteration, join("offsets"))
-
-
-def _local_tensor(tensor: Any) -> Tensor | None:
-    own: Tensor | None = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return own
-
-
-def _offset_in_whole(tensor: Any) -> tuple[int, ...]:
-    if not hasattr(tensor, "placements"):
-        return (0,) * int(tensor.dim())
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tuple(offset)
 
 
 def join_model_snapshots(snapshots: Mapping[str, Snapshot]) -> Snapshot:
@@ -85,6 +73,4 @@ def join_model_snapshots(snapshots: Mapping[str, Snapshot]) -> Snapshot:
 
 
 def _copy_tensor(tensor: Tensor | None) -> Tensor | None:
-    if tensor is None:
-        return None
-    return tensor.detach().to_dense().clone() if tensor.is_sparse else tensor.detach().clone()
+    return None if tensor is None else local_part(tensor).clone()

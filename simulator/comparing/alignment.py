@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddpsim.simulator.comparing.records import Array, Kind, RecordedStep
+from ddpsim.simulator.model_tensors import region_of
 
 
 class Place(NamedTuple):
@@ -37,12 +38,8 @@ def whole_tensor(steps: Sequence[RecordedStep], kind: Kind, name: str) -> Array 
     whole = np.zeros(found[0].part.shape)
     for each in found:
         assert each.part is not None
-        whole[_region(each.part.offsets, each.value.shape)] = each.value
+        whole[region_of(each.part.offsets, each.value.shape)] = each.value
     return whole
-
-
-def _region(offsets: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(start, start + size) for start, size in zip(offsets, shape, strict=True))
 
 
 class Alignment:
@@ -67,7 +64,7 @@ class Alignment:
             if each.part is None:
                 candidates[each.name] = list(_equal_places(each.name, value, wholes))
             elif each.name in wholes and wholes[each.name].shape == each.part.shape:
-                place = Place(each.name, _region(each.part.offsets, value.shape))
+                place = Place(each.name, region_of(each.part.offsets, value.shape))
                 candidates[each.name] = [place] * np.array_equal(place.cut(wholes[each.name]), value)
             else:
                 candidates[each.name] = []
@@ -101,13 +98,13 @@ def _equal_places(name: str, value: Array, wholes: Mapping[str, Array]) -> Itera
         whole = wholes[other]
         if whole.shape == value.shape:
             if np.array_equal(whole, value):
-                yield Place(other, _region([0] * value.ndim, value.shape))
+                yield Place(other, region_of([0] * value.ndim, value.shape))
         elif other == name and whole.ndim == value.ndim:
             apart = [i for i in range(value.ndim) if whole.shape[i] != value.shape[i]]
             if len(apart) == 1 and value.shape[apart[0]] and whole.shape[apart[0]] % value.shape[apart[0]] == 0:
                 size, count = value.shape[apart[0]], whole.shape[apart[0]] // value.shape[apart[0]]
                 for number in range(count):
                     offsets = [number * size if i == apart[0] else 0 for i in range(value.ndim)]
-                    place = Place(other, _region(offsets, value.shape), (number, count))
+                    place = Place(other, region_of(offsets, value.shape), (number, count))
                     if np.array_equal(place.cut(whole), value):
                         yield place

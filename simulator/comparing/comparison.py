@@ -15,6 +15,7 @@ import numpy as np
 
 from ddpsim.simulator.comparing.alignment import Alignment, Place, whole_tensor
 from ddpsim.simulator.comparing.records import Array, Entry, Kind, RecordedStep
+from ddpsim.simulator.model_tensors import fitted_factor
 
 _EQUAL = 8.0
 _DIFFERENT = 50.0
@@ -264,7 +265,7 @@ def constant_factor(value: Array, one: Array, tolerance: float) -> float | None:
     square = float(np.vdot(one, one))
     if not square or not np.isfinite(square) or one.size < 2 or tolerance > 0.25 * square**0.5:
         return None
-    factor = float(np.vdot(value, one)) / square
+    factor = fitted_factor(value, one)
     is_apart = abs(factor - 1) * square**0.5 > 2 * tolerance
     return factor if is_apart and _size(value - factor * one) <= abs(factor) * tolerance else None
 

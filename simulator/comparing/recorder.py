@@ -5,7 +5,6 @@ without synchronisation.
 """
 
 import functools
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -23,15 +22,18 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator.comparing.batches import BatchRecords
 from ddpsim.simulator.comparing.records import UNNAMED, Entry, Kind, Part, Recording, RecordWriter
-from ddpsim.simulator.replicas.replica_tensors import parameter_ids_of
+from ddpsim.simulator.model_tensors import (
+    is_placed,
+    local_part,
+    name_without_wrappers,
+    offsets_in_whole,
+    optimizer_state_of,
+    parameter_ids_of,
+)
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
 
-_WRAPPERS = re.compile(
-    r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)(?:\.|$)"
-)
-"""Matches the parts of a name that wrappers add: DDP, torch.compile, FSDP, activation checkpointing and Fabric."""
 _MOST_ELEMENTS = 1 << 22
 """The size of an output up to which it is recorded."""
 
@@ -61,7 +63,7 @@ class _RankTraining:
             if (module := root()) is not None:
                 for name, each in module.named_parameters():
                     if not torch.nn.parameter.is_lazy(each):
-                        yield prefix + _WRAPPERS.sub("", name), each
+                        yield prefix + name_without_wrappers(name), each
 
 
 class TrainingRecorder:
@@ -149,14 +151,14 @@ class TrainingRecorder:
             prefix, number = f"{type(module).__name__}{number if number > 1 else ''}:", number + 1
         mine.roots[prefix] = ref(module)
         for name, each in module.named_modules():
-            mine.paths[id(each)] = ref(each), prefix + (_WRAPPERS.sub("", name).rstrip(".") or type(each).__name__)
+            mine.paths[id(each)] = ref(each), prefix + (name_without_wrappers(name).rstrip(".") or type(each).__name__)
         for name, parameter in mine.named_parameters():
             if name.startswith(prefix):
                 mine.writer.write(_tensor_entry(Kind.START, name, parameter))
                 if self._recording.moved_by and id(parameter) not in mine.moved:
                     mine.moved.add(id(parameter))
                     with torch.no_grad():
-                        local = getattr(parameter, "_local_tensor", parameter)
+                        local = local_part(parameter)
                         local.copy_(_moved(local, name, self._recording.moved_by))
 
     # --- backward and step --------------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class TrainingRecorder:
             mine = self._recording_rank()
             if mine is not None and mine.roots:
                 self._record_random_draws(mine)
-                if tensor.numel() == 1 and not hasattr(tensor, "placements"):
+                if tensor.numel() == 1 and not is_placed(tensor):
                     mine.writer.write(Entry(Kind.LOSS, str(current_user_site()), float(tensor.detach())))
             original(tensor, *arguments, **options)
 
@@ -187,7 +189,7 @@ class TrainingRecorder:
             clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
             self._record_gradients(mine, Kind.UNCLIPPED, clipped)
             norm = original(clipped, *arguments, **options)
-            if not hasattr(norm, "placements"):
+            if not is_placed(norm):
                 mine.writer.write(Entry(Kind.NORM, str(current_user_site()), float(norm)))
             return norm
 
@@ -236,12 +238,11 @@ class TrainingRecorder:
         mine.is_stepping = False
         if is_recording := self._recording_rank() is not None:
             own = parameter_ids_of(optimizer)  # a rank may get other parameters from the ranks that step them
-            for name, each in [pair for pair in mine.named_parameters() if id(pair[1]) in own]:
-                mine.writer.write(_tensor_entry(Kind.PARAMETER, name, each))
-                state = optimizer.state.get(each, {}).items()
-                for key, value in [(key, value) for key, value in state if getattr(value, "shape", ()) == each.shape]:
-                    if isinstance(value, Tensor) and value.dim():
-                        mine.writer.write(_tensor_entry(Kind.STATE, f"{key} of {name}", value))
+            parameters = [pair for pair in mine.named_parameters() if id(pair[1]) in own]
+            of_kinds = (Kind.PARAMETER, parameters), (Kind.STATE, optimizer_state_of(parameters, optimizer))
+            for kind, tensors in of_kinds:
+                for name, each in tensors:
+                    mine.writer.write(_tensor_entry(kind, name, each))
         mine.steps += 1
         is_whole = is_recording and mine.writer.has_room
         mine.writer.write(Entry(Kind.STEP, str(current_user_site()), is_whole), always=True)
@@ -277,19 +278,14 @@ class TrainingRecorder:
 def _tensor_entry(kind: Kind, name: str, tensor: Any) -> Entry:
     """Return the entry of a tensor, of a DTensor with the place of its local part."""
     part = None
-    if hasattr(tensor, "placements"):
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-        if any(each.is_partial() for each in tensor.placements):
-            name += " (partial)"
-        _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-        part, tensor = Part(tuple(tensor.shape), tuple(offsets)), tensor._local_tensor
+    if is_placed(tensor):
+        name += " (partial)" if any(each.is_partial() for each in tensor.placements) else ""
+        part = Part(tuple(tensor.shape), offsets_in_whole(tensor))
     return Entry(kind, name, _array(tensor), str(tensor.dtype).removeprefix("torch."), part)
 
 
 def _array(tensor: Tensor) -> Any:
-    values = tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
-    values = values.cpu()
+    values = local_part(tensor).cpu()
     values = torch.view_as_real(values) if values.is_complex() else values
     is_narrow = values.is_floating_point() and values.dtype not in (torch.float32, torch.float64)
     return np.array((values.float() if is_narrow else values).numpy())  # a copy: the program goes on
@@ -298,7 +294,7 @@ def _array(tensor: Tensor) -> Any:
 def _tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in a value, in order, through tuples, lists and mappings."""
     if isinstance(value, Tensor):
-        if not hasattr(value, "placements"):
+        if not is_placed(value):
             yield value
     elif isinstance(value, (tuple, list)):
         for each in value:
@@ -324,7 +320,7 @@ def _digest(values: Iterable[Any]) -> bytes:
 
 def _moved(value: Any, name: str, by: float) -> Any:
     """Return a tensor whose elements are moved up or down by one rounding; equal names have equal directions."""
-    if not isinstance(value, Tensor) or not value.is_floating_point() or hasattr(value, "placements"):
+    if not isinstance(value, Tensor) or not value.is_floating_point() or is_placed(value):
         return value
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     signs = torch.randint(0, 2, value.shape, generator=generator).to(value.device, value.dtype) * 2 - 1

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.hazards.poison_marks import is_plain_tensor
+from ddpsim.simulator.model_tensors import are_equal, fitted_factor
 from ddpsim.simulator.replicas.replica_tensors import ReplicaTensor
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
@@ -63,7 +64,7 @@ class FlatTensorCall:
             if now is None or not now.any():
                 return False
             shares = _equals_whole_or_share(now, self._tensor, self.size)
-            if not _are_equal(now, self._before):
+            if not are_equal(now, self._before):
                 return shares or is_multiple_of(now, self._tensor)
             is_written = self._written != _write_versions(self.parameters, self.of)
             return shares and (is_written or _are_parts_of(self._tensor, self.parameters, self.of))
@@ -91,17 +92,17 @@ def flat_tensor_call(
 
 def _equals_whole_or_share(tensor: Tensor, whole: Tensor, size: int) -> bool:
     """Return whether a tensor equals the other one, or the other one divided by `size`."""
-    if whole.dtype != tensor.dtype and _are_equal(tensor, (whole / size).to(tensor.dtype)):
+    if whole.dtype != tensor.dtype and are_equal(tensor, (whole / size).to(tensor.dtype)):
         return True  # divided before the conversion to a smaller dtype
     whole = whole.to(tensor.dtype)
-    return any(_are_equal(tensor, each) for each in (whole, whole / size, whole * (1 / size)))
+    return any(are_equal(tensor, each) for each in (whole, whole / size, whole * (1 / size)))
 
 
 def is_multiple_of(tensor: Tensor, whole: Tensor) -> bool:
     """Return whether a tensor equals another tensor times a positive number."""
     coarse = max(torch.finfo(tensor.dtype).eps, torch.finfo(whole.dtype).eps)
     one, other = tensor.double(), whole.double()
-    factor = float(one.dot(other) / other.dot(other))
+    factor = fitted_factor(one, other)
     return factor > 0 and torch.allclose(one, other * factor, rtol=_ROUNDINGS * coarse, atol=0)
 
 
@@ -127,7 +128,3 @@ def _write_versions(parameters: Sequence[ReplicaTensor], of: PartReader) -> list
     """Return identifiers of the gradients: an identifier changes when its gradient is written to or replaced."""
     gradients = [of(each) for each in parameters]
     return [(0, 0) if each is None else (id(each), each._version) for each in gradients]
-
-
-def _are_equal(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

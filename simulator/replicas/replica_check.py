@@ -34,6 +34,7 @@ from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis import replica_divergence
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint
+from ddpsim.simulator.model_tensors import parameter_ids_of
 from ddpsim.simulator.replicas import replica_tensors
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.replicas.sharded_replicas import ShardedReplicas
@@ -205,7 +206,7 @@ class ReplicaSampler:
         """Record that an optimizer is about to use gradients."""
         if (rank := self._wrappers.running_rank()) is not None:
             self._steps_before[rank] = {each: each.step for each in self._wrappers.wrappers_of_rank(rank)}
-            self._by_hand.optimizer_step_begins(rank, replica_tensors.parameter_ids_of(optimizer))
+            self._by_hand.optimizer_step_begins(rank, parameter_ids_of(optimizer))
 
     def optimizer_step_ended(self, rank: int, optimizer: Any) -> None:
         """Record that a rank's optimizer has changed parameters."""
@@ -215,7 +216,7 @@ class ReplicaSampler:
             if wrapper.inner_module is None or wrapper.is_joined:
                 continue
             parameters = self._latest_parameters[wrapper] = replica_tensors.wrapper_parameters(wrapper)
-            own = replica_tensors.parameter_ids_of(optimizer)
+            own = parameter_ids_of(optimizer)
             position = next((position for position, each in enumerate(parameters) if id(each.tensor) in own), None)
             if position is None:
                 continue
@@ -227,7 +228,7 @@ class ReplicaSampler:
             progress.all_steps += 1
             tensors = [
                 *self._comparable_parameters(wrapper, optimizer, own, parameters),
-                *replica_tensors.optimizer_state_of(parameters, optimizer),
+                *replica_tensors.replica_state_of(parameters, optimizer),
             ]
             times = (None, "after") if replica_tensors.syncs_buffers_last(wrapper.module) else ("after",)
             tensors += replica_tensors.wrapper_buffers(wrapper, times)
@@ -303,7 +304,7 @@ class ReplicaSampler:
         optimizers = self._optimizers.setdefault(wrapper, WeakSet())
         optimizers.add(optimizer)
         rest = [other for other in optimizers if other is not optimizer]
-        others = {each for other in rest for each in replica_tensors.parameter_ids_of(other)}
+        others = {each for other in rest for each in parameter_ids_of(other)}
         return [
             each._replace(is_optional=id(each.tensor) not in own)
             for each in parameters

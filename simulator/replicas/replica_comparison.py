@@ -3,11 +3,9 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.model_tensors import are_equal
 from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor
 
 _MOST_SIDES = 8
@@ -88,7 +86,7 @@ def first_different_tensor(
         return first[names[len(others)]] if len(names) > len(others) else others[len(names)]
     for each in second:
         mine = first.get(each.name)
-        if mine is not None and not _are_equal(mine.tensor, each.tensor, tolerance):
+        if mine is not None and not are_equal(mine.tensor, each.tensor, tolerance):
             return each
     return None
 
@@ -97,7 +95,7 @@ def _has_same_tensors(first: dict[str, ReplicaTensor], second: Sequence[ReplicaT
     """Return whether two replicas have equal tensors, in any order and under any names."""
     left = list(second)
     for mine in first.values():
-        index = next((i for i, each in enumerate(left) if _are_equal(mine.tensor, each.tensor, tolerance)), None)
+        index = next((i for i, each in enumerate(left) if are_equal(mine.tensor, each.tensor, tolerance)), None)
         if index is None:
             return False
         del left[index]
@@ -109,32 +107,13 @@ def count_differing_elements(
 ) -> int:
     """Count the elements of parameters that differ between the replicas."""
     both = [(first[name].tensor, each.tensor) for name, each in second.items() if name in first and not each.is_state]
-    return sum(mine.numel() for mine, other in both if not _are_equal(mine, other, tolerance))
+    return sum(mine.numel() for mine, other in both if not are_equal(mine, other, tolerance))
 
 
 def first_different_position(names: Sequence[Sequence[str]]) -> int | None:
     """Return the first position at which two lists of tensor names differ."""
     longest = max(len(own) for own in names)
     return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
-
-
-def _are_equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    if torch.equal(first, second):
-        return True
-    return torch.allclose(first, second, rtol=0.0, atol=tolerance, equal_nan=True)
-
-
-def first_different_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return the index of the first element in which two tensors differ; () for scalars and for different shapes."""
-    first = tensors[0]
-    for tensor in tensors[1:]:
-        if tensor.shape == first.shape and first.dim():
-            indices = (~torch.isclose(first, tensor, rtol=0.0, atol=0.0, equal_nan=True)).nonzero()
-            if len(indices):
-                return tuple(indices[0].tolist())
-    return ()
 
 
 def element_text(named: ReplicaTensor | None, index: tuple[int, ...]) -> str:

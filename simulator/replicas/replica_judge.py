@@ -27,6 +27,7 @@ from ddpsim.simulator.diagnosis.replica_divergence import (
     DivergenceCircumstances,
     EqualRanks,
 )
+from ddpsim.simulator.model_tensors import first_different_index
 from ddpsim.simulator.replicas import replica_comparison, replica_tensors
 from ddpsim.simulator.replicas.replica_comparison import ReplicaComparison
 from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor, WrapperProgress
@@ -251,7 +252,8 @@ class ReplicaJudge:
             name = f"name of tensor {position}"
             return replica_divergence.divergence_finding(difference.code, moment, name, sides, sites=sites, known=known)
         named = [group.tensors.get(name) for group in groups]
-        index = replica_comparison.first_different_index([each.tensor for each in named if each is not None])
+        own, *others = [each.tensor for each in named if each is not None]
+        index = next(filter(None, (first_different_index(own, other) for other in others)), ())
         texts = [replica_comparison.element_text(each, index) for each in named]
         sides = [EqualRanks(tuple(group.ranks), text) for group, text in zip(groups, texts, strict=True)]
         skipped, skippers = self._skipped.get(key, ("", ()))

@@ -13,6 +13,7 @@ from ddpsim.simulator.attribution.wrapper import DdpWrapper, WrapperKey
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice
 from ddpsim.simulator.diagnosis.replica_divergence import ComparisonPoint
+from ddpsim.simulator.model_tensors import local_part, optimizer_state_of
 from ddpsim.simulator.verdict import Code
 
 
@@ -31,11 +32,6 @@ class ReplicaTensor(NamedTuple):
         return ReplicaTensor, (self.name, self.tensor.detach().cpu().clone(), *self[2:])
 
 
-def parameter_ids_of(optimizer: Any) -> set[int]:
-    """Return the ids of the parameters that an optimizer changes."""
-    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-
-
 def wrapper_parameters(wrapper: DdpWrapper) -> list[ReplicaTensor]:
     """Return all parameters of a wrapped module in order, except those that the DDP wrapper ignores."""
     named: Iterable[tuple[str, Tensor]] = wrapper.inner_module.named_parameters()
@@ -48,26 +44,24 @@ def wrapper_buffers(wrapper: DdpWrapper, chosen: Collection[str | None]) -> list
     named: Iterable[tuple[str, Tensor]] = wrapper.inner_module.named_buffers()
     ignored, times = _ignored_names(wrapper.module), wrapper.chosen_buffers
     return [
-        ReplicaTensor(name, _to_dense(tensor), Code.DIVERGENCE_BUFFERS)
+        ReplicaTensor(name, local_part(tensor), Code.DIVERGENCE_BUFFERS)
         for name, tensor in named
         if name not in ignored and times.get(name) in chosen
     ]
 
 
-def optimizer_state_of(parameters: Sequence[ReplicaTensor], optimizer: Any) -> list[ReplicaTensor]:
+def replica_state_of(parameters: Sequence[ReplicaTensor], optimizer: Any) -> list[ReplicaTensor]:
     """Return the tensors of the optimizer state that have the same shape as their parameter."""
     return [
-        ReplicaTensor(f"{key} of {name}", _to_dense(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
-        for name, parameter, *_ in parameters
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, Tensor) and value.shape == parameter.shape
+        ReplicaTensor(name, local_part(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
+        for name, value in optimizer_state_of([each[:2] for each in parameters], optimizer)
     ]
 
 
 def gradient_tensors(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]:
     """Return the gradients of these parameters, without parameters that have no gradient."""
     return [
-        ReplicaTensor(f"gradient of {name}", _to_dense(gradient.detach()), Code.DIVERGENCE_GRADIENTS, is_optional=True)
+        ReplicaTensor(f"gradient of {name}", local_part(gradient), Code.DIVERGENCE_GRADIENTS, is_optional=True)
         for name, parameter, *_ in parameters
         if (gradient := parameter.grad) is not None
     ]
@@ -75,7 +69,7 @@ def gradient_tensors(parameters: Sequence[ReplicaTensor]) -> list[ReplicaTensor]
 
 def fingerprint(tensors: Iterable[Tensor | None]) -> tuple[str, ...]:
     """Return a short text for each tensor; texts are equal for equal tensors, and almost never for different ones."""
-    return tuple("" if tensor is None else _tensor_fingerprint(_to_dense(tensor.detach())) for tensor in tensors)
+    return tuple("" if tensor is None else _tensor_fingerprint(local_part(tensor)) for tensor in tensors)
 
 
 def _tensor_fingerprint(tensor: Tensor) -> str:
@@ -98,11 +92,6 @@ def syncs_buffers_last(module: Any) -> bool:
 
 def _ignored_names(module: Any) -> Any:
     return getattr(module, "parameters_to_ignore", ())
-
-
-def _to_dense(tensor: Tensor) -> Tensor:
-    """Return a tensor in a form that can be compared: a sparse tensor becomes dense."""
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 class StepInputs(NamedTuple):

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from torch import Tensor
 
 from ddpsim.simulator.diagnosis.replica_divergence import point_of_optimizer_step
+from ddpsim.simulator.model_tensors import local_part
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.verdict import Code
@@ -65,8 +65,7 @@ class ShardedReplicas:
             along += [(group, True) for group in (_data_parallel_groups(parameter) if is_placed else beside.values())]
             for group, is_beside in along:
                 replica = replicas.setdefault((group.label, is_beside), _GroupReplica(group, is_beside, []))
-                tensor = _local_tensor(parameter) if is_placed else parameter.detach()
-                replica.tensors.append(ReplicaTensor(name, tensor, Code.DIVERGENCE_PARAMETERS))
+                replica.tensors.append(ReplicaTensor(name, local_part(parameter), Code.DIVERGENCE_PARAMETERS))
         self._latest[rank] = list(replicas.values())
         for replica in replicas.values():
             self._steps[rank, replica.group.label, replica.is_beside] += 1
@@ -87,16 +86,11 @@ class ShardedReplicas:
         self._notice(sample)
 
 
-def _local_tensor(parameter: Any) -> Tensor:
-    local: Tensor = parameter._local_tensor.detach()
-    return local
-
-
 def _data_parallel_groups(parameter: Any) -> Iterator[Any]:
     """Yield the process groups along those data-parallel dimensions of the whole mesh that a DTensor does not use."""
     mesh = parameter.device_mesh
     root = getattr(mesh, "_get_root_mesh", lambda: mesh)()
-    if root is mesh or root.get_coordinate() is None or not _local_tensor(parameter).numel():
+    if root is mesh or root.get_coordinate() is None or not local_part(parameter).numel():
         return
     own = set(mesh.mesh.flatten().tolist())
     for dimension, name in enumerate(root.mesh_dim_names or ()):
@@ -109,7 +103,7 @@ def _data_parallel_groups(parameter: Any) -> Iterator[Any]:
 def _replicating_groups(parameter: Any) -> Iterator[Any]:
     """Yield the process groups in which all ranks hold the same part of a DTensor as the current rank."""
     mesh = parameter.device_mesh
-    if mesh.get_coordinate() is None or not _local_tensor(parameter).numel():
+    if mesh.get_coordinate() is None or not local_part(parameter).numel():
         return
     for dimension, placement in enumerate(parameter.placements):
         if placement.is_replicate() and mesh.size(dimension) > 1:
