@@ -33,7 +33,7 @@ from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.store import SimulatedStore
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
-from ddpsim.simulator.process_group.user_stores import uses_agent_store
+from ddpsim.simulator.process_group.user_stores import server_key, store_place, uses_agent_store
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 
@@ -115,12 +115,17 @@ class GroupMaker:
     def rendezvous_store(self, timeout: timedelta | None, port: int | None = None) -> SimulatedStore:
         """Return the store of a default group. torchrun's agent has one for all; otherwise rank 0 opens a new one for
         each default group, at its port, and a rank that looks at another port does not find it."""
-        earlier = self._made[self._host.running_thread.rank]["0"] - (distributed_c10d.GroupMember.WORLD is not None)
-        place = "" if port is None or uses_agent_store() else f"port {port}/"
-        if not earlier or uses_agent_store():
-            return self.new_store(place, timeout)
-        self._host.send_request(ReportLockUse("a second default group, which may meet rank 0's old store"))
-        return self.new_store(f"{place}store {earlier + 1}/", timeout)
+        rank = self._host.running_thread.rank
+        earlier = self._made[rank]["0"] - (distributed_c10d.GroupMember.WORLD is not None)
+        if uses_agent_store():
+            return self.new_store(timeout=timeout)
+        if earlier:
+            self._host.send_request(ReportLockUse("a second default group, which may meet rank 0's old store"))
+        if port is None:
+            return self.new_store(f"store {earlier + 1}/" if earlier else "", timeout)
+        if rank == 0:  # so that the program's own clients of that port find it
+            self.new_store().set(server_key(port), str(earlier + 1))
+        return self.new_store(store_place(port, earlier + 1), timeout)
 
     def new_group(
         self,

@@ -112,8 +112,8 @@ class TCPStore(UserStore):
         if is_agent_port(port):
             return
         generation = self._record_server(multi_tenant) if is_master else self._await_server()
-        self._store_under(f"tcp port {self.port}/" if generation == 1 else f"tcp port {self.port} ({generation})/")
-        self._server = self._server_key
+        self._store_under(store_place(self.port, generation))
+        self._server = server_key(self.port)
         if wait_for_workers and world_size is not None:
             self._wait_for_workers(world_size, is_master)
 
@@ -130,8 +130,8 @@ class TCPStore(UserStore):
                 return self._await_server()
             raise DistNetworkError(_IN_USE.format(self.port))
         self._servers[here] = self
-        type(self)._at_end(self._end_server, self._server_key)
-        return int(self._ask_kernel("add", [self._server_key], amount=int(mine is None)))
+        type(self)._at_end(self._end_server, server_key(self.port))
+        return int(self._ask_kernel("add", [server_key(self.port)], amount=int(mine is None)))
 
     @classmethod
     def _end_server(cls, server: str) -> None:
@@ -143,17 +143,12 @@ class TCPStore(UserStore):
     def _await_server(self) -> int:
         """Wait until the server store of this client exists."""
         try:
-            return int(self.get(self._server_key))
+            return int(self.get(server_key(self.port)))
         except DistStoreError:
             raise DistNetworkError(
                 f"The client socket has timed out after {round(self._timeout.total_seconds() * 1000)}ms while trying "
                 f"to connect to ({self.host}, {self.port})."
             ) from None
-
-    @property
-    def _server_key(self) -> str:
-        """Return the key that exists once a server listens. Findings show this key."""
-        return f"server at tcp port {self.port}"
 
     def _wait_for_workers(self, world_size: int, is_master: bool) -> None:
         joined = self.add("init/", 1)
@@ -285,6 +280,16 @@ def stores_replaced_on_ranks(host: Host) -> Iterator[None]:
             bind = partial(_bound_arguments, kind, real, host, at_end.callback)
             replaced.set_attribute(real, "__new__", _choosing_new(bind, real, host))
         yield
+
+
+def server_key(port: int) -> str:
+    """Return the key that exists once a server listens at a port. Findings show this key."""
+    return f"server at tcp port {port}"
+
+
+def store_place(port: int, generation: int) -> str:
+    """Return the prefix of the keys of the n-th server at a port."""
+    return f"tcp port {port}/" if generation == 1 else f"tcp port {port} ({generation})/"
 
 
 def uses_agent_store() -> bool:

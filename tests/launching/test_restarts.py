@@ -100,6 +100,25 @@ def test_the_store_of_the_agent_has_the_addresses_of_the_attempt_before(run, mon
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in result.findings[0].text
 
 
+OWN_CLIENT = """
+from torch.distributed import TCPStore
+store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+store.add("own", 1)
+dist.barrier()
+tell("counts", store.add("own", 0), sorted(key for key in store.list_keys() if "own" in key))
+dist.barrier()
+if rank == 0 and attempt == "0":
+    sys.exit(1)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_client_at_the_master_port_finds_the_store_of_rank_0(run, capsys):
+    assert run(OWN_CLIENT, max_restarts=1).verdict is Verdict.PASS
+    assert told(capsys) == [f"{rank} attempt {attempt} counts 2 ['own']" for rank in (0, 1) for attempt in (0, 1)]
+
+
 def test_what_cannot_be_restarted_is_one_line(run):
     with pytest.raises(UsageError, match="max_restarts is 1, but slurm starts no rank again: leave one of them out"):
         run(LOSES_FIRST, max_restarts=1, launcher="slurm")
