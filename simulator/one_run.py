@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from itertools import islice
 from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.calls import FROM_RANK, channel_of_message
+from ddpsim.simulator.calls import ANY_SOURCE, FROM_RANK, Site, channel_of_message
 from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identity
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import RunDirector
@@ -42,6 +41,7 @@ from ddpsim.simulator.runtime.call_sites import begin_function
 from ddpsim.simulator.runtime.gc_freeze import fewer_collections
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import is_subprocess_wait
+from ddpsim.simulator.runtime.leaving import is_in_loop
 from ddpsim.simulator.runtime.shared_process import SharedProcessWatch
 from ddpsim.simulator.runtime.threaded_run import ThreadedRun
 from ddpsim.simulator.trace import Trace
@@ -194,10 +194,10 @@ def _run_kernel(
     )
     if result.verdict is Verdict.PASS:
         left = (*_same_files_note(kernel.run), *_left_groups_note(kernel.run)) if isinstance(program, Script) else ()
-        order = "another order, and only explore tries that"
-        threads = [f"{text}: another rank may call them in {order}" for *_, text in islice(_threads_together(trace), 1)]
-        threads += [f"{text}: they may come in {order}" for text in islice(_from_any_source(trace), 1)]
-        notes = *_notes_of_trace(trace), *threads, *mover.overflows.values(), *left
+        threads = (f"{text}: another rank may call them in another order" for *_, text in _threads_together(trace))
+        firsts = [next(texts, "") for texts in (threads, _from_any_source(trace), _looks(kernel.run))]
+        orders = [f"{first}, and only explore tries that" for first in firsts if first]
+        notes = *_notes_of_trace(trace), *orders, *mover.overflows.values(), *left
         result = dataclasses.replace(result, notes=notes)
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
@@ -229,38 +229,68 @@ def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
 
 def _threads_together(trace: Trace) -> Iterator[tuple[str, set[str], str]]:
     """Yield the group, names and text of two threads of a rank that were in collectives of the group at a time."""
-    waiting: dict[tuple[int, str], str] = {}
+    waiting: dict[tuple[int, str], tuple[str, Site]] = {}
     for rank, call, thread, kind in ((event.rank, event.call, event.thread, event.kind) for event in trace):
         if call is None or call.peer is not None:
             continue
-        if kind is EventKind.ISSUE and (other := waiting.get((rank, call.group), thread)) != thread:
-            both = " and ".join(f'thread "{name}"' if name else "the program" for name in (other, thread))
-            text = f'on rank {rank}, {both} were in collectives of group "{call.group}" at the same time'
-            yield call.group, {other, thread}, text
+        mine = thread, call.site
+        if kind is EventKind.ISSUE and (other := waiting.get((rank, call.group), mine))[0] != thread:
+            both = [f'thread "{name}" ({site})' if name else f"the program ({site})" for name, site in (other, mine)]
+            text = f'on rank {rank}, {" and ".join(both)} were in collectives of group "{call.group}" at the same time'
+            yield call.group, {other[0], thread}, text
         if kind is EventKind.WAIT:
-            waiting[rank, call.group] = thread
+            waiting[rank, call.group] = mine
         elif kind is EventKind.DONE:
             waiting.pop((rank, call.group), None)
 
 
 def _from_any_source(trace: Trace) -> Iterator[str]:
-    """Yield a text for each rank that received messages of several ranks from any source."""
+    """Yield a text for each rank that received from any source what might have come in another order."""
     senders: dict[tuple[str, int, int], set[int]] = {}
-    for call, text in ((event.call, event.text) for event in trace if event.kind is EventKind.MATCH):
-        if call is not None and text.startswith(FROM_RANK):
-            senders.setdefault(channel_of_message(call), set()).add(int(text.removeprefix(FROM_RANK)))
-    for (_, receiver, _), ranks in senders.items():
+    sites: dict[tuple[str, int, int], Site] = {}
+    taken: dict[int, int] = {}
+    """By rank whose last calls are receives: whose message the last one from any source took."""
+    for kind, call, text in ((event.kind, event.call, event.text) for event in trace):
+        if call is not None and kind is EventKind.ISSUE and call.operation != "recv":
+            taken.pop(call.rank, None)
+        if call is None or call.peer is None:
+            continue
+        way = channel_of_message(call)
+        if kind is EventKind.MATCH and text.startswith(FROM_RANK):
+            taken[way[1]] = int(text.removeprefix(FROM_RANK))
+            senders.setdefault(way, set()).add(taken[way[1]])
+        elif kind is EventKind.ISSUE and call.peer == ANY_SOURCE:
+            sites[way] = call.site
+        elif kind is EventKind.ISSUE and way in sites and taken.get(call.rank, call.peer) != call.peer:
+            lost = f"message of rank {call.peer} for which {call.site} waits"
+            yield f"on rank {call.rank}, the receive from any source at {sites[way]} may take the {lost}"
+    for way, ranks in senders.items():
         if len(ranks) > 1:
-            yield f"rank {receiver} received messages of {rank_list(sorted(ranks))} from any source"
+            who = f"rank {way[1]} received messages of {rank_list(sorted(ranks))} from any source ({sites[way]})"
+            yield f"{who}: they may come in another order"
+
+
+def _looks(run: RunState) -> Iterator[str]:
+    """Yield a text for each look of a rank for a key of the store that has come after the key by chance."""
+    if not _has_unlike_calls(run):
+        for site, rank, maker in run.looks:
+            if not is_in_loop(site):
+                text = f"rank {rank} looked for a key at {site} that rank {maker} had set, with no collective between"
+                yield f"{text}: it may find none"
+
+
+def _has_unlike_calls(run: RunState) -> bool:
+    """True if ranks make unlike numbers of calls, as of messages and in groups of some ranks."""
+    return any(call.peer is not None or not call.group.startswith(DEFAULT_GROUP) for call in run.all_calls())
 
 
 def _same_files_note(run: RunState) -> tuple[str, ...]:
     """Return notes on the files that several ranks used between the same two calls, and one of them wrote; () if none.
 
-    A rank that uses the store may have learned from it that a file is there. Of messages, and in groups of some ranks,
-    each rank makes another number of calls, so that equal numbers are not the same two calls.
+    A rank that uses the store may have learned from it that a file is there. Equal numbers of calls are not the same
+    two calls where the ranks' calls are unlike.
     """
-    if any(call.peer is not None or not call.group.startswith(DEFAULT_GROUP) for call in run.all_calls()):
+    if _has_unlike_calls(run):
         return ()
     with_store = {event.rank for event in run.events if event.kind is EventKind.STORE}
     reads = [

@@ -12,7 +12,7 @@ from tests.kit.rows import rows
 
 CASES = [case for template in ALL for case in template.cases(0, 0)]
 
-NEEDS_ANOTHER_SCHEDULE = {"first_to_come", "two_threads_one_group", "asks_the_store"}
+NEEDS_ANOTHER_SCHEDULE = {"first_to_come"}
 LOUD = {"called_from_other_lines"}
 """Correct, and called a hazard: ranks that take different branches meet by luck as often as by intent."""
 

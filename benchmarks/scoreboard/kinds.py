@@ -19,11 +19,14 @@ _MISSING = frozenset({Code.DEADLOCK_MISSING_RANK, Code.DEADLOCK_DEAD_RANK})
 _STUCK = _MISSING | {Code.DEADLOCK_CYCLE}
 _ORDER = frozenset({Code.MISMATCH_OPERATION, Code.MISMATCH_SHAPE, Code.MISMATCH_DTYPE, Code.MISMATCH_ORIGIN})
 
+ORDER_NOTE = "order"
+"""Stands for a note of a run that passed, which says what may come in another order."""
+
 
 class Kind(Enum):
     """Class, findings that name it, and the words of any other tool that are taken for its name."""
 
-    CORRECT = ("Correct", frozenset[Code](), "$^")
+    CORRECT = ("Correct", frozenset[str](), "$^")
     ARGUMENT = ("ArgError", frozenset({Code.RANK_ERROR}), r"Error")
     ROOT = ("ArgMismatch-root", frozenset({Code.MISMATCH_ROOT, Code.MISMATCH_GROUP}), rf"\broot|src|dst|{_MISMATCH}")
     REDUCTION = ("ArgMismatch-operation", frozenset({Code.MISMATCH_REDUCTION}), rf"reduc\w* ?op|ReduceOp|{_MISMATCH}")
@@ -45,9 +48,13 @@ class Kind(Enum):
     )
     CRASH = ("Crash", frozenset({Code.RANK_ERROR}), r"cannot be divided")
     BUFFER = ("LocalConcurrency", frozenset({Code.HAZARD_TENSOR_IN_FLIGHT}), r"in flight|overlap|before .*wait")
-    RACE = ("MessageRace", frozenset({Code.RANK_ERROR}) | _STUCK | _ORDER, rf"came from another|{_HANG}|{_MISMATCH}")
+    RACE = (
+        "MessageRace",
+        frozenset({Code.RANK_ERROR, ORDER_NOTE}) | _STUCK | _ORDER,
+        rf"came from another|{_HANG}|{_MISMATCH}",
+    )
 
-    def __init__(self, label: str, codes: frozenset[Code], words: str) -> None:
+    def __init__(self, label: str, codes: frozenset[str], words: str) -> None:
         self.label = label
         self.codes = codes
         self.words = re.compile(words, re.IGNORECASE)

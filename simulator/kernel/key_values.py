@@ -56,6 +56,10 @@ class KeyValueStore:
         often it was repeated."""
         self._written: dict[int, int] = {}
         """By task (a rank's program or thread), the number of store operations that changed a value."""
+        self._setters: dict[str, tuple[int, int]] = {}
+        """By key, the rank that made it, and the rank's number of calls then."""
+        self._read: set[tuple[int, int]] = set()
+        """The ranks that have read something, each with its number of calls then."""
 
     def lasting_keys(self, *, has_agent_store: bool) -> Mapping[str, bytes]:
         """Return the values that outlive the ranks: of files, and of the agent's store, if there is one."""
@@ -76,7 +80,9 @@ class KeyValueStore:
         self._check_server(me, request)
         if operation in self._at_once:
             return self._at_once[operation](self, me, request)
-        return (yield from self._waiting_operations[operation](self, me, request))
+        answer = yield from self._waiting_operations[operation](self, me, request)
+        self._read.add((me.rank.rank, me.rank.calls_made))
+        return answer
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
@@ -150,6 +156,7 @@ class KeyValueStore:
         if not self._all_exist(request.keys):
             yield from self._pauses.poll_task(me, _accesses("check", request.keys), steps=2)
         self._report_reads(me, request.keys)
+        self._note_look(me, request)
         return self._all_exist(request.keys)
 
     def _wait_for_keys(self, me: Task, request: StoreOperation) -> Script:
@@ -265,8 +272,16 @@ class KeyValueStore:
         self._looked[me.number, request] = found, done, times
         return times > (1 if request.operation in _WRITING else _EQUAL_READS_PER_POLL)
 
+    def _note_look(self, me: Task, request: StoreOperation) -> None:
+        """Note a look for a key that another rank made since the last call of both, if nothing else told the rank."""
+        rank, calls = me.rank.rank, me.rank.calls_made
+        maker, then = self._setters.get(request.keys[0], (rank, calls)) if request.keys else (rank, calls)
+        if maker != rank and then == calls and (rank, calls) not in self._read:
+            self._run.looks.append((request.site, rank, maker))
+
     def _report_new_key(self, me: Task, key: str) -> None:
         if not self._all_exist((key,)):
+            self._setters[key] = me.rank.rank, me.rank.calls_made
             self._run.observer.created_key(me.number, ("key", key))
 
     def _store_value(self, me: Task, key: str, value: bytes) -> None:

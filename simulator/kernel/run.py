@@ -11,7 +11,7 @@ from typing import Any
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.clock import VirtualClock
 from ddpsim.simulator.diagnosis.deadlock_snapshot import (
     RankSnapshot,
@@ -114,6 +114,8 @@ class RunState:
         the ranks that made it, also by the line at which they looked for it."""
         self.readers: dict[tuple[str, int, str], set[int]] = {}
         """The ranks that read a file that was written in the run, or looked for a folder, as above."""
+        self.looks: list[tuple[Site, int, int]] = []
+        """Where a rank found a key of the store by chance, the rank, and the one that made the key."""
         self.agent_waits: float | None = None
         """How long after the failure of a rank an agent ends the others; None if there is no agent."""
         self.failed_at: float | None = None

@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import pairwise, takewhile
 from types import FrameType
 
+from ddpsim.simulator.calls import Site
 from ddpsim.simulator.runtime.call_sites import STARTS, frames_outwards, is_user_code
 
 _Try = (ast.Try, *((ast.TryStar,) if hasattr(ast, "TryStar") else ()))
@@ -85,6 +86,12 @@ def _catching_lines(path: str) -> tuple[_Lines, ...]:
         if (isinstance(node, _Try) and not all(isinstance(each.body[-1], ast.Raise) for each in node.handlers))
         or (isinstance(node, ast.With) and any(_CATCHERS.search(ast.unparse(each)) for each in node.items))
     )
+
+
+def is_in_loop(site: Site) -> bool:
+    """True if a line is in a loop, which may repeat what failed."""
+    loops = (node for node in ast.walk(_parse_file(site.path)) if isinstance(node, (ast.For, ast.While)))
+    return any(node.lineno <= site.line <= (node.end_lineno or 0) for node in loops)
 
 
 def _parse_file(path: str) -> ast.Module:

@@ -252,7 +252,9 @@ PROGRAMS = {
     left_by_a_call: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     prepared_by_rank_0: ("rank 0 took a branch that no other rank took", "rank 0 went on at"),
     gathers_after_validation: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on at"),
-    saved_by_a_thread: ('the program and thread "saver" were in collectives of group "default" at the same time',),
+    saved_by_a_thread: (
+        'and thread "saver" (test_partings.py:23) were in collectives of group "default" at the same time',
+    ),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }
 

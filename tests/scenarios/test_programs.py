@@ -342,7 +342,7 @@ def test_threads_that_are_in_calls_of_one_group_at_a_time_are_noted(folder):
 
     both = "pool.submit(dist.barrier)\npool.submit(dist.barrier, other)"
     (note,) = notes(both)
-    names = " and ".join(f'thread "ThreadPoolExecutor-0_{number}"' for number in range(2))
+    names = " and ".join(f'thread "ThreadPoolExecutor-0_{number}" (own.py:{7 + number})' for number in range(2))
     assert note.startswith(f'on rank 1, {names} were in collectives of group "default" at the same time: ')
     assert notes(both, "dist.new_group()") == notes(both.replace("\n", ".result()\n")) == ()
 
@@ -356,8 +356,37 @@ def test_messages_of_several_ranks_that_are_received_from_any_source_are_noted(f
 
     (note,) = notes([1, 2])
     order = "they may come in another order, and only explore tries that"
-    assert note == f"rank 0 received messages of ranks 1, 2 from any source: {order}"
+    assert note == f"rank 0 received messages of ranks 1, 2 from any source (own.py:4): {order}"
     assert notes([1]) == notes([1, 2], ", src=rank") == ()
+
+
+def test_a_receive_from_any_source_that_may_take_the_message_of_the_next_is_noted(folder):
+    def notes(receives):
+        value = "dist.send(value, 0)"
+        lines = f"import torch\n{MEETS}value = torch.zeros(1)\nif dist.get_rank():\n {value}\nelse:\n {receives}\n"
+        write(folder, f"{lines}{LEAVES_NONE}")
+        return simulate_program(["own.py"], 3).notes
+
+    (note,) = notes("dist.recv(value)\n dist.recv(value, 2)")
+    where = "the receive from any source at own.py:8 may take the message of rank 2 for which own.py:9 waits"
+    assert note == f"on rank 0, {where}, and only explore tries that"
+    assert notes("dist.recv(value, 2)\n dist.recv(value)") == ()
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_look_for_a_key_that_is_there_by_chance_is_noted(folder, kind):
+    def notes(look, then=""):
+        setting = "if not dist.get_rank():\n store.set('ready', '1')"
+        store = "store = dist.distributed_c10d._get_default_store()\n"
+        write(folder, f"{MEETS}{store}{setting}\n{then}{look}\ndist.barrier()\n{LEAVES_NONE}")
+        return simulate_program(["own.py"], 2, isolation=kind).notes
+
+    text = "rank 1 looked for a key at own.py:6 that rank 0 had set, with no collective between: it may find none"
+    assert notes("store.check(['ready'])") == (f"{text}, and only explore tries that",)
+    loops = "while not store.check(['ready']): pass", "for _ in range(9):\n if store.check(['ready']): break"
+    assert {notes(loop) for loop in loops} == {()}
+    for order in ("dist.barrier()\n", "store.wait(['ready'])\n", "while not store.check(['ready']): pass\n"):
+        assert notes("store.check(['ready'])", order) == ()
 
 
 def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
