@@ -95,6 +95,7 @@ class Expectation:
 
 PASSES = Expectation()
 CLEAN = Expectation(is_clean=True)
+"""Expects a pass without any finding, hazards included."""
 
 
 def every_rank(world_size: int) -> Ranks:

@@ -4,7 +4,9 @@ import __future__
 
 import importlib
 import inspect
+import re
 import types
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +42,10 @@ def test_public_names_are_our_own_and_documented(name):
             home = getattr(value, "__module__", None) or value.__name__
             assert home.split(".")[0] == "ddpsim", f"{name}.{export} comes from {home}"
             assert inspect.getdoc(value), f"{name}.{export} has no docstring"
+
+
+def test_the_api_page_has_each_name_once():
+    page = Path(__file__).parents[2].joinpath("docs/api.md").read_text(encoding="utf-8")
+    shown = [each for each in re.findall(r"^::: ([\w.]+)$", page, re.M) if each not in PACKAGES]
+    public = [f"{name}.{each}" for name in PACKAGES for each in getattr(importlib.import_module(name), "__all__", ())]
+    assert sorted(shown) == sorted(public)

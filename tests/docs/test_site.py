@@ -1,5 +1,7 @@
 """The site is built without a warning, has every page, and asks nothing of the network."""
 
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -68,6 +70,16 @@ def test_every_page_is_there_and_in_the_menu(site):
     menu = set(re.findall(r'href="([\w/]+\.html)" class="md-nav__link', home)) | {"index.html"}
     assert expected == menu
     assert all((site / page).exists() for page in menu)
+
+
+def test_a_search_for_simulate_finds_its_signature_and_what_it_raises(site):
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {each["location"]: each["text"] for each in index["docs"]}["api.html#ddpsim.simulate"]
+    assert "Raises UsageError" in found
+    page = (site / "api.html").read_text(encoding="utf-8")
+    signature = html.unescape(re.sub("<[^>]+>", "", page[page.index('id="ddpsim.simulate"') :])).partition(") ->")[0]
+    assert "world_size: int" in signature
+    assert 'launcher: str = "torchrun"' in signature
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
