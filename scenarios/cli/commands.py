@@ -22,6 +22,7 @@ from ddpsim.scenarios.cli.diagnose import diagnose
 from ddpsim.scenarios.cli.doctor import doctor
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
+from ddpsim.scenarios.cli.help import GroupedCommand
 from ddpsim.scenarios.cli.listing import list_scenarios
 from ddpsim.scenarios.cli.program_words import (
     join_program_into_one_word,
@@ -73,7 +74,7 @@ def _run_command_line(arguments: Sequence[str] | None) -> int:
         output.print_note(line)
         return ExitStatus.USAGE_ERROR
     try:
-        words = _join_program_words(sys.argv[1:] if arguments is None else arguments)
+        words = _join_program_words(sys.argv[1:] if arguments is None else arguments) or ["--help"]
         start_fork_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # a second one, while typer turns the first into a status
@@ -139,6 +140,9 @@ app.command(epilog="Example: ddpsim diagnose dumps/ --report hang")(diagnose)
 app.command(epilog="Example: ddpsim report run/result.json --html -o shared.html")(report)
 app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-size 32")(bench)
 app.command(epilog="Example: ddpsim doctor --json")(doctor)
+for _command in app.registered_commands:
+    if _command.callback in _OF_PROGRAMS.values():
+        _command.cls = GroupedCommand
 
 
 def _quiet_ctrl_c_at_exit() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,10 +27,13 @@ _WIDTH = 120
 
 
 def print_text(text: str) -> None:
-    """Print a text immediately, with colours if the output is a terminal."""
+    """Print a text immediately. If the output is a terminal, it has colours, and sentences are wrapped with an indent."""
+    if (os.environ.get("LC_ALL") or os.environ.get("LANG")) in ("C", "POSIX"):
+        text = text.replace("\N{MIDDLE DOT}", "-")
     if not sys.stdout.isatty():
         print(text, flush=True)
         return
+    text = indent_wrapped_lines(text, shutil.get_terminal_size().columns)
     # Imported here: output to a pipe needs no colours.
     from rich.text import Text
 
@@ -37,6 +43,19 @@ def print_text(text: str) -> None:
     for pattern, style in STYLES:
         styled.highlight_regex(pattern, style)
     print_styled(styled)
+
+
+_SENTENCE = re.compile(r"  (?:cause|try|note|counts)   *(?=\S)")
+
+
+def indent_wrapped_lines(text: str, columns: int) -> str:
+    """Wrap the sentences of a report with an indent. Commands to copy, code and columns of calls stay on their lines."""
+    return "\n".join(
+        textwrap.fill(line, columns, subsequent_indent=" " * label.end(), break_long_words=False, break_on_hyphens=False)
+        if (label := _SENTENCE.match(line))
+        else line
+        for line in text.split("\n")
+    )
 
 
 def print_styled(text: Text) -> None:
@@ -94,17 +113,15 @@ def _join_and_shorten(start: str, summary: str, end: str, width: int) -> str:
 
 def with_progress_bar(each: Iterable[Each], total: int) -> Iterable[Each]:
     """Yield the items as they arrive. On a terminal, show a progress bar instead, then yield all items at the end."""
-    if not sys.stderr.isatty():
-        yield from each
-        return
-    from rich.console import Console
-    from rich.progress import track
-
     kept: list[Each] = []
-    console = Console(stderr=True)
     try:
-        # Without auto_refresh, which starts a thread: a run executes one thread at a time.
-        kept.extend(track(each, "running", total=total, console=console, transient=True, auto_refresh=False))
+        with progress_bar("running", total, lambda count: (count, "running")) as advance:
+            if advance is None:
+                yield from each
+            else:
+                for item in each:
+                    kept.append(item)
+                    advance(len(kept))
     finally:
         yield from kept
 
@@ -123,7 +140,7 @@ def progress_bar(
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(file=sys.stderr), transient=True, auto_refresh=False) as bars:  # no thread, as above
+    with Progress(console=Console(file=sys.stderr), transient=True, auto_refresh=False) as bars:  # without a thread: one runs at a time
         task = bars.add_task(name, total=total)
 
         def advance(progress: Each) -> None:

@@ -19,6 +19,7 @@ from ddpsim.scenarios.files.python_file import (
 )
 from ddpsim.scenarios.model import TWIN, Scenario
 from ddpsim.scenarios.names import suggest_nearest_name
+from ddpsim.scenarios.ranks.function import makes_own_group
 from ddpsim.simulator.launching.script import Script, environment_hash_seed
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
@@ -60,7 +61,8 @@ def _load_from_file(name: str, path: Path, function: str) -> Scenario:
     program = load_function(path, function)
     if isinstance(program, Scenario):
         return replace(program, name=name)
-    return Scenario(name, program.__doc__ or "", program, min_world_size=1)
+    has_group = not makes_own_group(program)
+    return Scenario(name, program.__doc__ or "", program, min_world_size=1, default_group=has_group)
 
 
 def _is_file(path: Path) -> bool:

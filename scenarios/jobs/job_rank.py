@@ -97,11 +97,14 @@ def _run_rank(job: ScenarioJob, rank: int, line: Connection, own: int) -> None:
 
 
 def _load_program(job: ScenarioJob, rank: int) -> Scenario:
-    """Load the scenario's program and make the default process group."""
+    """Load the scenario's program and make the default process group, if the program does not."""
     job.apply_environment()
     scenario = job.load_scenario()
     enable_recorder()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=_GROUP_SECONDS))
+    if scenario.default_group:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=_GROUP_SECONDS))
+    else:
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # the program makes the store, too, as under mp.spawn
     torch.set_num_threads(1)  # ranks share the cores
     _seed_generators(rank, job.alike)
     return scenario

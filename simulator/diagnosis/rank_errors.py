@@ -60,6 +60,8 @@ _BY_WORDS = (
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
     ("Duplicate GPU detected", Cause.ONE_GPU_FOR_TWO),
     ("No backend type associated with device type cpu", Cause.TENSOR_NOT_ON_GPU),
+    ("SyncBatchNorm layers only work with GPU modules", Cause.SYNC_BATCH_NORM_ON_CPU),
+    ("SyncBatchNorm expected input tensor to be on GPU", Cause.SYNC_BATCH_NORM_ON_CPU),
     (_RAN_OUT, Cause.THROWN_BY_JOIN),
     (_OTHERS_RAN_OUT, Cause.THROWN_BY_JOIN),
     ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),

@@ -148,6 +148,11 @@ class FailureCauses:
         "the program initialises the default group, which the simulator has already initialised",
         "leave init_process_group out, or guard it with `if not dist.is_initialized():`",
     )
+    SYNC_BATCH_NORM_ON_CPU = make_advice(facts.RanksAndParameters)(
+        "torch's SyncBatchNorm trains on GPUs only, and its layers or inputs are on the CPU on {who}",
+        "move model and inputs to the GPU (`ddpsim run --gpus N FILE.py` has virtual ones); a model that only evaluates "
+        "needs no GPU after model.eval(), unwrapped",
+    )
     ONE_GPU_FOR_TWO = make_advice(facts.RanksAndParameters)(
         "two ranks of one machine bring tensors of the same GPU, and NCCL wants a GPU for each rank",
         "call torch.cuda.set_device(local_rank) first, and make tensors and models on that device, not on cuda:0",
