@@ -46,7 +46,6 @@ _OF_PROGRAMS = {command.__name__: command for command in (run, explore, fuzz, co
 """The commands that accept a training program and its arguments, by command name."""
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -27,7 +27,7 @@ _WIDTH = 120
 
 
 def print_text(text: str) -> None:
-    """Print a text immediately. If the output is a terminal, it has colours, and sentences are wrapped with an indent."""
+    """Print a text immediately, with colours and wrapped sentences if the output is a terminal."""
     if (os.environ.get("LC_ALL") or os.environ.get("LANG")) in ("C", "POSIX"):
         text = text.replace("\N{MIDDLE DOT}", "-")
     if not sys.stdout.isatty():
@@ -49,9 +49,11 @@ _SENTENCE = re.compile(r"  (?:cause|try|note|counts)   *(?=\S)")
 
 
 def indent_wrapped_lines(text: str, columns: int) -> str:
-    """Wrap the sentences of a report with an indent. Commands to copy, code and columns of calls stay on their lines."""
+    """Wrap the sentences of a report with an indent. Commands to copy and columns of calls stay on their lines."""
     return "\n".join(
-        textwrap.fill(line, columns, subsequent_indent=" " * label.end(), break_long_words=False, break_on_hyphens=False)
+        textwrap.fill(
+            line, columns, subsequent_indent=" " * label.end(), break_long_words=False, break_on_hyphens=False
+        )
         if (label := _SENTENCE.match(line))
         else line
         for line in text.split("\n")
@@ -140,7 +142,9 @@ def progress_bar(
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(file=sys.stderr), transient=True, auto_refresh=False) as bars:  # without a thread: one runs at a time
+    with Progress(
+        console=Console(file=sys.stderr), transient=True, auto_refresh=False
+    ) as bars:  # without a thread: one runs at a time
         task = bars.add_task(name, total=total)
 
         def advance(progress: Each) -> None:

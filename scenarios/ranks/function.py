@@ -44,7 +44,7 @@ def as_rank_function(program: Callable[..., Any], name: str | None = None) -> Ca
         return _adapt(program, with_rank=True)
     raise UsageError(
         f"scenario is {(name or own)!r}, but {own}{inspect.signature(program)} cannot be called with a rank alone: "
-        "give a function that takes the rank or nothing, and has defaults for the rest"
+        "give a function that takes rank, rank and world_size, or nothing, and has defaults for the rest"
     )
 
 

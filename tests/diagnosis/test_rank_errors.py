@@ -50,6 +50,8 @@ KNOWN = {
     "ValueError: Group rank 3 is not part of group <group>": "group_src or group_dst",
     "DistBackendError: NCCL error: Duplicate GPU detected : rank 0 and rank 1": "torch.cuda.set_device(local_rank)",
     "RuntimeError: No backend type associated with device type cpu": '"cpu:gloo,cuda:nccl"',
+    "ValueError: SyncBatchNorm layers only work with GPU modules": "`ddpsim run --gpus N FILE.py` has virtual ones",
+    "ValueError: SyncBatchNorm expected input tensor to be on GPU or XPU or x": "no GPU after model.eval(), unwrapped",
     "ValueError: Default process group has not been initialized, please": "destroy the group last",
     "ValueError: trying to initialize the default process group twice!": "dist.is_initialized()",
     "RuntimeError: Rank 2 exhausted all inputs.": "catch it on every rank",

@@ -59,7 +59,11 @@ def test_every_option_in_prose_is_one(page):
         text = text.replace(block.text, "")
     text = TABLE_OF_PROGRAMS.sub("", text)  # whose options are the programs' own
     known = {option for command in commands().values() for option in options_in(table(command))}
-    assert options_in(text) <= known | options_of_the_plugin() | OF_OTHERS | {"--help", "--version"}
+    assert options_in(text) <= known | options_of_the_plugin() | OF_OTHERS | {
+        "--help",
+        "--version",
+        "--install-completion",
+    }
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages()])

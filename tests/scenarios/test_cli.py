@@ -10,8 +10,11 @@ import pytest
 
 from ddpsim.scenarios import registry
 from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.help import GROUPS
+from ddpsim.scenarios.cli.output import indent_wrapped_lines
 from ddpsim.scenarios.files import catalogue as catalogue_module
 from ddpsim.scenarios.files.catalogue import read_catalogue
+from ddpsim.simulator.run_options import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -289,11 +292,53 @@ def test_help_ends_with_an_example_that_works(ddpsim, command):
     assert ddpsim(example)[0] == 0
 
 
+def test_without_a_command_there_is_the_help(ddpsim):
+    assert ddpsim("") == ddpsim("--help")
+
+
+def test_help_shows_the_options_in_groups(ddpsim):
+    _, out, _ = ddpsim("run --help")
+    groups = dict(re.findall(r"^(\w+):\n((?:  .*\n)+)", out, re.M))
+    assert list(groups) == list(GROUPS)
+    for group, options in (
+        ("Program", "NAME --engine"),
+        ("Ranks", "--world-size --gpus"),
+        ("Schedule", "--policy --seeds"),
+        ("Checks", "--fault --check"),
+        ("Output", "--lanes --report"),
+        ("Options", "-h"),
+    ):
+        assert re.findall(r"^  (NAME|--?[a-z-]+)", groups[group], re.M)[0] == options.split()[0]
+        assert all(f"\n  {each}" in f"\n{groups[group]}" for each in options.split())
+    grouped = " ".join(GROUPS.values()).split()
+    assert [name for name, forms in OPTIONS.items() if forms.help and name not in grouped] == []
+
+
+def test_sentences_are_wrapped_with_an_indent_and_commands_are_not():
+    text = (
+        "  cause   rank 1 ran out of input\n  replay  ddpsim replay uneven-inputs s1:0\n\nas expected: fail, deadlock"
+    )
+    assert indent_wrapped_lines(text, 24).splitlines() == [
+        "  cause   rank 1 ran out",
+        "          of input",
+        *text.splitlines()[1:],
+    ]
+    assert indent_wrapped_lines(text, 80) == text
+
+
+def test_the_c_locale_has_no_dot(ddpsim, monkeypatch):
+    monkeypatch.delenv("LC_ALL", raising=False)
+    for locale, sign in (("C", "-"), ("C.UTF-8", "\N{MIDDLE DOT}")):
+        monkeypatch.setenv("LANG", locale)
+        assert f"arrived 0, 2, 3 {sign} missing 1" in ddpsim("run uneven-inputs-without-join")[1]
+
+
 def test_on_a_terminal_the_text_is_the_same_with_colours(monkeypatch, capsys):
     main(["run", "send-send"])
     plain = capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("NO_COLOR", raising=False)
     main(["run", "send-send"])
     coloured = capsys.readouterr().out

@@ -15,8 +15,6 @@ TIME = "expected a number above 0: say how long to fuzz"
 RUNNING_ONES = f"expected one of {', '.join(RUNNING)}: ..."
 
 BAD = {
-    "": "Missing command; expected one of list, run, replay, debug, explore, fuzz, compare, shrink, crash, zoo, test, "
-    "diagnose, report, bench, doctor; see `ddpsim --help`",
     "runn": "No such command 'runn'...; expected one of list, run, replay, debug, ...; see `ddpsim --help`",
     "--verbose": "No such option: --verbose (Possible options: --version); see `ddpsim --help`",
     "list all": "path is 'all', which does not exist: correct the path",

@@ -1,6 +1,7 @@
 """Finding a scenario by name, and making one of a function in a file."""
 
 import re
+import socket
 import subprocess
 import sys
 
@@ -146,17 +147,61 @@ def test_what_a_function_without_a_rank_raises_has_the_users_frames(write):
     ]
 
 
+TUTORIAL = """
+import os
+import torch
+import torch.distributed as dist
+
+def setup(rank, world_size):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "12355"
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+
+def demo(rank, world_size):
+    setup(rank, world_size)
+    total = add_up(rank, world_size)
+    dist.destroy_process_group()
+    return total
+
+def add_up(rank, world_size):
+    total = torch.tensor(rank + world_size)
+    dist.all_reduce(total)
+    return total.item()
+"""
+
+
+def test_functions_of_rank_and_world_size_as_in_torchs_tutorials(write):
+    path = write(TUTORIAL)
+    for function, has_group in (("demo", False), ("add_up", True)):
+        assert load(f"{path}:{function}").default_group is has_group
+        result = run_scenario(f"{path}:{function}", world_size=3)
+        assert result.returns == (12, 12, 12)
+        assert replay_scenario(f"{path}:{function}", result.schedule, world_size=3).returns == (12, 12, 12)
+
+
+@pytest.mark.tier("ci")
+def test_a_tutorials_function_makes_its_group_on_real_processes_too(write):
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        path = write(TUTORIAL.replace("12355", str(each.getsockname()[1])))
+    assert run_scenario(f"{path}:demo", world_size=2, transport="processes").returns == (5, 5)
+
+
 NOT_RUN = ", which a call does not run: give a plain"
-NOT_CALLED = " cannot be called with a rank alone: give a function that takes the rank or not"
+NOT_CALLED = " cannot be called with a rank alone: give a function that takes rank, rank and world_size, or not"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("A = 1", "has no function 'train': its functions are none$"),
-        ("import nowhere_at_all", "raised ModuleNotFoundError: No module named 'nowhere_at_all' while it was"),
+        (
+            "import nowhere_at_all",
+            "No module named 'nowhere_at_all' while it was imported, expected to find it: install",
+        ),
+        ("from sys import nothing", r"cannot import name 'nothing' from .* expected to find it: install it for /"),
         ("raise SystemExit(3)", "raised SystemExit: 3 while it was imported, expected it to define functions"),
-        ("def train(:", r"program.py:1 raised SyntaxError: invalid syntax while it was imported, exp"),
+        ("1 / 0", r'under `if __name__ == "__main__":`, or run the whole file as a program, without `:FUNCTION`$'),
+        ("def train(:", r"program.py:1 raised SyntaxError: invalid syntax while it was imported, expected Python: cor"),
         ("async def train(rank): ...", f"but train is an async function{NOT_RUN}"),
         ("def train(rank):\n    yield", f"but train is a generator{NOT_RUN}"),
         ("async def train(rank):\n    yield", f"but train is an async generator{NOT_RUN}"),

@@ -150,8 +150,8 @@ class FailureCauses:
     )
     SYNC_BATCH_NORM_ON_CPU = make_advice(facts.RanksAndParameters)(
         "torch's SyncBatchNorm trains on GPUs only, and its layers or inputs are on the CPU on {who}",
-        "move model and inputs to the GPU (`ddpsim run --gpus N FILE.py` has virtual ones); a model that only evaluates "
-        "needs no GPU after model.eval(), unwrapped",
+        "move model and inputs to the GPU (`ddpsim run --gpus N FILE.py` has virtual ones); a model that only "
+        "evaluates needs no GPU after model.eval(), unwrapped",
     )
     ONE_GPU_FOR_TWO = make_advice(facts.RanksAndParameters)(
         "two ranks of one machine bring tensors of the same GPU, and NCCL wants a GPU for each rank",
