@@ -79,11 +79,6 @@ def document_schema() -> dict[str, Any]:
     return made
 
 
-def schema_text() -> str:
-    """Return the text of the published JSON Schema."""
-    return msgspec.json.format(json.dumps(document_schema()), indent=2) + "\n"
-
-
 class _Versioned(msgspec.Struct):
     version: int
 

@@ -26,8 +26,8 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, a function of the rank, of rank and world_size "
-        "or of nothing; or a program that each rank runs, FILE.py or -m MODULE, followed by its own arguments.",
+        help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, a function of rank, of rank and world_size or "
+        "of nothing; or a program that each rank runs, FILE.py or -m MODULE, followed by its own arguments.",
     ),
 ]
 WorldSize = Annotated[

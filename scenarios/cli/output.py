@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from ddpsim.simulator.budget import Budget
@@ -50,14 +51,9 @@ _SENTENCE = re.compile(r"  (?:cause|try|note|counts)   *(?=\S)")
 
 def indent_wrapped_lines(text: str, columns: int) -> str:
     """Wrap the sentences of a report with an indent. Commands to copy and columns of calls stay on their lines."""
-    return "\n".join(
-        textwrap.fill(
-            line, columns, subsequent_indent=" " * label.end(), break_long_words=False, break_on_hyphens=False
-        )
-        if (label := _SENTENCE.match(line))
-        else line
-        for line in text.split("\n")
-    )
+    fill = partial(textwrap.fill, width=columns, break_long_words=False, break_on_hyphens=False)
+    labels = [(line, _SENTENCE.match(line)) for line in text.split("\n")]
+    return "\n".join(fill(line, subsequent_indent=" " * label.end()) if label else line for line, label in labels)
 
 
 def print_styled(text: Text) -> None:

@@ -91,15 +91,14 @@ def import_problem(path: Path, error: BaseException) -> str:
         return str(error) if str(error).startswith(str(own)) else f"{location}: {error}"
     folder = path.resolve().parent
     is_beside = last != own and last.is_relative_to(folder)
+    advice = (
+        'expected it to define functions only: put what starts it under `if __name__ == "__main__":`, or run the whole '
+        "file as a program, without `:FUNCTION`"
+    )
     if isinstance(error, SyntaxError):
         advice = "expected Python: correct that line"
     elif isinstance(error, ImportError):
         advice = f"expected to find it: install it for {sys.executable}, or set PYTHONPATH to the folder that has it"
-    else:
-        advice = (
-            'expected it to define functions only: put what starts it under `if __name__ == "__main__":`, or run the '
-            "whole file as a program, without `:FUNCTION`"
-        )
     beside = f" (at {path.parent / last.relative_to(folder)}:{last_line})" if is_beside else ""
     return f"{location} raised {message}{beside} while it was imported, {advice}"
 
