@@ -173,8 +173,7 @@ class RanksOfTest:
             raise RanksFailed(str(error)) from None
         finally:
             world._default_pg = default
-        if states is not None:
-            attempt.changed += states.take_back()
+            attempt.changed += [] if states is None else states.take_back()
         attempt.results.append(result)
         run = RunOfTest(result, output)
         failure = None if _has_outlived_mismatch(result) else failure_of_run(run, None)

@@ -2,14 +2,17 @@
 
 What is compared, before and after a run, are the attributes of modules, of their classes and of the objects that they
 name, and what is in lists, dicts and sets. Objects further down are not looked at. Modules of Python, torch and of what
-tests are run with are left out: their state is the simulator's task, or no rank's.
+tests are run with are left out: their state is the simulator's task, or no rank's. Of torch, what libraries patch is
+compared. A module that ranks import is compared with what its import has made.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+import torch
 
 _LEFT_OUT = sys.stdlib_module_names | {
     *("torch", "torchgen", "numpy", "sympy", "mpmath", "networkx", "ddpsim", "functorch", "triton"),
@@ -20,6 +23,16 @@ _LEFT_OUT = sys.stdlib_module_names | {
 }
 _OF_TORCH = "torch.distributed.distributed_c10d"
 """The module of torch whose state is taken back, too: ranks that are processes would end with it."""
+_PATCHED = {
+    "torch": torch,
+    "torch.distributed": torch.distributed,
+    "torch.nn.functional": torch.nn.functional,
+    "torch.Tensor": torch.Tensor,
+    "torch.autograd.Function": torch.autograd.Function,
+    "torch.nn.Module": torch.nn.Module,
+    "torch.optim.Optimizer": torch.optim.Optimizer,
+}
+"""What libraries patch in torch, each rank for itself."""
 
 
 class _Value(NamedTuple):
@@ -61,12 +74,28 @@ class ModuleStates:
 
     def __init__(self, *, only_torch: bool = False) -> None:
         """With `only_torch`, only the state of torch.distributed, such as the backends that a test registers."""
-        self._before = [
-            (name, owner, _values(owner)) for name, owner in _owners() if not only_torch or name.startswith(_OF_TORCH)
-        ]
+        self._before: list[tuple[str, Any, dict[str, _Value]]] = []
+        for name, module in list(sys.modules.items()):
+            if not only_torch or name.startswith(_OF_TORCH):
+                self._note(name, module)
+        if not only_torch:
+            self._before += [(name, owner, _values(owner)) for name, owner in _PATCHED.items()]
+            sys.meta_path.insert(0, cast(Any, self))
+
+    def _note(self, name: str, module: ModuleType) -> None:
+        self._before += [(own, owner, _values(owner)) for own, owner in _owners(name, module)]
+
+    def find_spec(self, name: str, *rest: Any) -> Any:
+        """Return the spec that the other finders have for a module, with a loader that notes the module's state."""
+        finders = [] if _is_left_out(name) else sys.meta_path[sys.meta_path.index(cast(Any, self)) + 1 :]
+        spec: Any = next((spec for each in finders if (spec := each.find_spec(name, *rest))), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _NotingLoader(spec.loader, self._note)
+        return spec
 
     def take_back(self) -> list[str]:
         """Give all attributes their values of then. Return the names of those that had changed, but for torch's."""
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
         changed = []
         for name, owner, values in self._before:
             now = _values(owner)
@@ -83,19 +112,34 @@ class ModuleStates:
         return changed
 
 
-def _owners() -> Iterator[tuple[str, Any]]:
-    """Yield each module, its classes and the objects that it names and whose class is no module's left out."""
-    for name, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType) or _is_left_out(name):
-            continue
-        yield name, module
-        for key, own in list(vars(module).items()):
-            kind = type(own)  # an attribute of the object may be computed, and warn
-            if issubclass(kind, type):
-                if own.__module__ == name:
-                    yield f"{name}.{own.__qualname__}", own
-            elif kind.__dictoffset__ and not callable(own) and not _is_left_out(kind.__module__):
-                yield f"{name}.{key}", own
+class _NotingLoader:
+    """A module's loader, for one import: notes the module when it has been executed."""
+
+    def __init__(self, loader: Any, note: Callable[[str, ModuleType], None]) -> None:
+        self._loader, self._note = loader, note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: Any) -> None:
+        """Execute the module, which has its own loader from now on."""
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._note(module.__name__, module)
+
+
+def _owners(name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield a module, its classes and the objects that it names and whose class is no module's left out."""
+    if not isinstance(module, ModuleType) or _is_left_out(name):
+        return
+    yield name, module
+    for key, own in list(vars(module).items()):
+        kind = type(own)  # an attribute of the object may be computed, and warn
+        if issubclass(kind, type):
+            if own.__module__ == name:
+                yield f"{name}.{own.__qualname__}", own
+        elif kind.__dictoffset__ and not callable(own) and not _is_left_out(kind.__module__):
+            yield f"{name}.{key}", own
 
 
 def _is_left_out(module: str) -> bool:

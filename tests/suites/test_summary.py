@@ -1,10 +1,12 @@
 """What a suite came to, as lines, annotations and SARIF; and what ranks as threads change in modules."""
 
+import importlib
 import json
 import sys
 from types import ModuleType
 
 import pytest
+import torch
 
 from ddpsim.scenarios.test_suites.shared_state import ModuleStates
 from ddpsim.scenarios.test_suites.summary import SuiteRow, annotations, sarif, suite_test_of_report, summary_lines
@@ -67,3 +69,24 @@ def test_what_ranks_change_in_a_module_is_named_and_taken_back(module, change, n
     assert states.take_back() == [name]
     assert (module.seen, module.names, vars(module.options), hasattr(module, "later")) == ([1], {"a": 1}, {}, False)
     assert ModuleStates().take_back() == []
+
+
+def test_what_ranks_patch_in_torch_is_named_and_taken_back(monkeypatch):
+    monkeypatch.setattr(torch.autograd.Function, "apply", torch.autograd.Function.__dict__["apply"])
+    states, original = ModuleStates(), torch.autograd.Function.__dict__["apply"]
+    torch.autograd.Function.apply = None
+    assert states.take_back() == ["torch.autograd.Function.apply"]
+    assert torch.autograd.Function.__dict__["apply"] is original
+
+
+def test_what_ranks_change_in_a_module_that_they_import_is_named_and_taken_back(tmp_path, monkeypatch):
+    (tmp_path / "a_late_module.py").write_text("seen = [0]\n\nclass Kept:\n    last = 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    states, finders = ModuleStates(), list(sys.meta_path)
+    module = importlib.import_module("a_late_module")
+    module.seen.append(1)
+    module.Kept.last = 1
+    assert states.take_back() == ["a_late_module.seen", "a_late_module.Kept.last"]
+    assert (module.seen, module.Kept.last) == ([0], 0)
+    assert len(sys.meta_path) == len(finders) - 1
+    del sys.modules["a_late_module"]
