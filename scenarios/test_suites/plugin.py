@@ -63,12 +63,11 @@ class SuitePlugin:
         self._processes = ProcessesOfTest(self._ranks, self._replaced, self._outside)
         CommandsOfTest(self._ranks, self._replaced, self._outside)
         PoolsOfTest(self._ranks, self._replaced)
-        self._finder = torch_bases.AdaptingFinder(self._ranks, self._replaced)
-        self._finder.install()
+        self._watch = torch_bases.adapt_when_imported(self._ranks, self._replaced)
 
     def pytest_unconfigure(self) -> None:
         """Restore what was replaced."""
-        self._finder.uninstall()
+        self._watch.uninstall()
         self._replaced.restore_attributes()
         self._outside.close()
 

@@ -7,12 +7,14 @@ compared. A module that ranks import is compared with what its import has made.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
+
+from ddpsim.simulator.runtime.late_modules import ImportWatch
 
 _LEFT_OUT = sys.stdlib_module_names | {
     *("torch", "torchgen", "numpy", "sympy", "mpmath", "networkx", "ddpsim", "functorch", "triton"),
@@ -78,24 +80,19 @@ class ModuleStates:
         for name, module in list(sys.modules.items()):
             if not only_torch or name.startswith(_OF_TORCH):
                 self._note(name, module)
+        self._watch = ImportWatch(
+            lambda name: not _is_left_out(name), lambda module: self._note(module.__name__, module)
+        )
         if not only_torch:
             self._before += [(name, owner, _values(owner)) for name, owner in _PATCHED.items()]
-            sys.meta_path.insert(0, cast(Any, self))
+            self._watch.install()
 
     def _note(self, name: str, module: ModuleType) -> None:
         self._before += [(own, owner, _values(owner)) for own, owner in _owners(name, module)]
 
-    def find_spec(self, name: str, *rest: Any) -> Any:
-        """Return the spec that the other finders have for a module, with a loader that notes the module's state."""
-        finders = [] if _is_left_out(name) else sys.meta_path[sys.meta_path.index(cast(Any, self)) + 1 :]
-        spec: Any = next((spec for each in finders if (spec := each.find_spec(name, *rest))), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _NotingLoader(spec.loader, self._note)
-        return spec
-
     def take_back(self) -> list[str]:
         """Give all attributes their values of then. Return the names of those that had changed, but for torch's."""
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+        self._watch.uninstall()
         changed = []
         for name, owner, values in self._before:
             now = _values(owner)
@@ -110,22 +107,6 @@ class ModuleStates:
                     else:
                         setattr(owner, attribute, before.restored())
         return changed
-
-
-class _NotingLoader:
-    """A module's loader, for one import: notes the module when it has been executed."""
-
-    def __init__(self, loader: Any, note: Callable[[str, ModuleType], None]) -> None:
-        self._loader, self._note = loader, note
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def exec_module(self, module: Any) -> None:
-        """Execute the module, which has its own loader from now on."""
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._note(module.__name__, module)
 
 
 def _owners(name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:

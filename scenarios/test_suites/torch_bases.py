@@ -5,58 +5,31 @@ ranks, and the test's method, replaced by a wrapper, waits for them in the main 
 `TEST_SKIPS`. DTensorTestBase, FSDPTest and DistributedTestBase derive from MultiProcessTestCase.
 """
 
-import importlib.machinery
 import os
-import sys
 import traceback
 import unittest
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest, fresh_file
+from ddpsim.simulator.runtime.late_modules import ImportWatch, call_with_module
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 MODULE = "torch.testing._internal.common_distributed"
 
 
-class AdaptingFinder:
-    """Import hook that adapts `MODULE` when the suite imports it. To import it changes settings of torch
+def adapt_when_imported(ranks: RanksOfTest, replaced: ReplacedAttributes) -> ImportWatch:
+    """Adapt `MODULE` when the suite imports it. To import it changes settings of torch
     (`torch.backends.disable_global_flags`), which other suites would notice."""
-
-    def __init__(self, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
-        self._ranks = ranks
-        self._replaced = replaced
-
-    def install(self) -> None:
-        """Adapt the module now if it is loaded, else when it is."""
-        if (module := sys.modules.get(MODULE)) is not None:
-            adapt(module, self._ranks, self._replaced)
-        sys.meta_path.insert(0, cast(Any, self))
-
-    def uninstall(self) -> None:
-        """Remove the hook."""
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Return the spec of `MODULE`, whose loader adapts it; None for any other module."""
-        spec: Any = importlib.machinery.PathFinder.find_spec(name, path) if name == MODULE else None
-        if spec is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_adapt(module: Any) -> None:
-                execute(module)
-                adapt(module, self._ranks, self._replaced)
-
-            spec.loader.exec_module = execute_and_adapt
-        return spec
+    return call_with_module(MODULE, partial(adapt, ranks, replaced))
 
 
-def adapt(module: Any, ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
+def adapt(ranks: RanksOfTest, replaced: ReplacedAttributes, module: Any) -> None:
     """Replace, in the imported module `MODULE`, what starts ranks and waits for them."""
     skips = {skip.exit_code: skip.message for skip in module.TEST_SKIPS.values()}
     generic = int(module.TEST_SKIPS["generic"].exit_code)

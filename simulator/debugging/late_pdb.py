@@ -6,56 +6,32 @@ replaces the class when the program imports pdb.
 
 import importlib
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 from typing import Any
 
 from ddpsim.simulator.debugging.session_host import SessionHost
+from ddpsim.simulator.runtime.late_modules import ImportWatch, call_with_module
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 
-class PdbReplacement(MetaPathFinder):
+class PdbReplacement:
     """Replaces the class `pdb.Pdb` by the debugger class of one run."""
 
     def __init__(self, session_host: SessionHost) -> None:
         self._session_host = session_host
         self._replaced = ReplacedAttributes()
+        self._watch: ImportWatch | None = None
 
     def install(self) -> None:
         """Replace `pdb.Pdb` now, or when pdb is imported."""
-        module = sys.modules.get("pdb")
-        if module is not None:
-            self._replace_class(module)
-        else:
-            sys.meta_path.insert(0, self)
+        self._watch = call_with_module("pdb", self._replace_class)
 
     def uninstall(self) -> None:
         """Restore `pdb.Pdb`. May be called twice."""
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+        if self._watch is not None:
+            self._watch.uninstall()
         if self._replaced:
             self._replaced.restore_attributes()
             _clear_pytest_debugger_cache()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the import spec of pdb, with a loader that also replaces `pdb.Pdb`."""
-        if fullname != "pdb":
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            execute = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                del loader.exec_module  # the loader is an ordinary one from here on
-                execute(module)
-                self._replace_class(module)
-
-            loader.exec_module = exec_module
-        return spec
 
     def _replace_class(self, module: Any) -> None:
         if not self._replaced:

@@ -74,6 +74,7 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.patches import data_loading, not_simulated
 from ddpsim.simulator.patches.compiler import CompilerLock, skip_simulator_in_dynamo, wrap_has_any_global_hook
 from ddpsim.simulator.patches.data_loading import Listener, watch_optimizer_steps
+from ddpsim.simulator.patches.deepspeed import deepspeed_without_shared_memory
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
 from ddpsim.simulator.patches.outside_waits import OutsideWaits
 from ddpsim.simulator.patches.profilers import ProfilerGuard
@@ -154,6 +155,7 @@ class SimulatedBackend:
         # its functions have a default argument, the default group at the time of the import
         importlib.import_module("torch.distributed.nn.functional")
         with dynamo_loaded_late(when_loaded=prepare_for_dynamo), ExitStack() as stack:
+            stack.enter_context(deepspeed_without_shared_memory())
             stack.callback(compiler_lock.uninstall)
             stack.callback(self._wrappers.remove_hooks)
             stack.callback(self._groups.through_torch.restore_kernels)

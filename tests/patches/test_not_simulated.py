@@ -1,7 +1,10 @@
-"""torch's fake backend, which is torch's own in a rank; and rpc, which is refused."""
+"""torch's fake backend, which is torch's own in a rank; rpc, which is refused; DeepSpeed's own shared memory."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +55,25 @@ def test_rpc_ends_the_run_with_a_line(begin: Any, isolation: Any) -> None:
 
     with pytest.raises(UsageError, match=r"calls torch\.distributed\.rpc\.init_rpc, expected collectives"):
         simulate(program, 2, isolation=isolation)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("isolation", BOTH)
+def test_deepspeed_has_no_shared_memory_of_its_own_in_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: Any, is_loaded: bool
+) -> None:
+    (tmp_path / "deepspeed" / "comm").mkdir(parents=True)
+    (tmp_path / "deepspeed" / "comm" / "torch.py").write_text("def build_shm_op():\n    return 'waits in C++'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "deepspeed.comm.torch"
+    if is_loaded:
+        importlib.import_module(name)
+
+    def program(rank: int) -> Any:
+        return importlib.import_module(name).build_shm_op()
+
+    assert returned(program, 2, isolation=isolation) == (None, None)
+    assert importlib.import_module(name).build_shm_op() == "waits in C++"
+    assert not any(type(finder).__module__.startswith("ddpsim") for finder in sys.meta_path)
+    for each in (name, "deepspeed.comm", "deepspeed"):
+        del sys.modules[each]
