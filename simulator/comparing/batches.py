@@ -6,6 +6,7 @@ them.
 """
 
 import functools
+import io
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -64,8 +65,9 @@ class BatchRecords:
             iterator = original(loader)
             if self._host.is_rank_thread():
                 key = self._keys[iterator] = self._batch_key()
-                if self._replayed is not None and key in self._replayed:
-                    self._given[iterator] = 0, _distinct(self._replayed[key]), _share_of(loader)
+                ranks = [] if self._replayed is None else _distinct(self._replayed.get(key, []))
+                if ranks and not _is_padded(loader, len(ranks)):
+                    self._given[iterator] = 0, ranks, _share_of(loader)
             return iterator
 
         return begin
@@ -106,12 +108,32 @@ class BatchRecords:
             batch = original(iterator)
             key, writer = self._keys[iterator], self.writers[self._host.running_thread.rank]
             if self._is_recording():
-                writer.write((key, pickle.dumps(join_batches([batch]))))
+                writer.write((key, _as_bytes(join_batches([batch]))))
             if not self._is_recording():  # it did not fit, either
                 writer.write((key, b""), always=True)
             return batch
 
         return following
+
+
+class _BatchPickler(pickle.Pickler):
+    """Pickles equal tensors as equal bytes, which torch does not: it writes an address."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not Tensor or value.device.type != "cpu" or value.is_sparse or not value.numel():
+            return NotImplemented
+        data = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return _tensor_of, (data, value.dtype, tuple(value.shape))
+
+
+def _as_bytes(batch: Any) -> bytes:
+    written = io.BytesIO()
+    _BatchPickler(written).dump(batch)
+    return written.getvalue()
+
+
+def _tensor_of(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
 
 
 def _read_batches(folder: Path) -> Mapping[_Key, list[list[Any]]]:
@@ -130,6 +152,12 @@ def _distinct(ranks: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
     """
     end = min((each.index(b"") for each in ranks if b"" in each), default=None)
     return list({(len(each), *each[:end]): each for each in ranks}.values())
+
+
+def _is_padded(loader: Any, ranks: int) -> bool:
+    """Return whether samples of an evaluation were read twice, so that all ranks get equally many."""
+    is_shared = hasattr(loader.sampler, "num_replicas") and not getattr(loader.sampler, "drop_last", False)
+    return not torch.is_grad_enabled() and is_shared and len(loader.dataset) % ranks > 0
 
 
 def _share_of(loader: Any) -> tuple[int, int]:

@@ -14,14 +14,22 @@ from typing import NamedTuple
 import numpy as np
 
 from ddpsim.simulator.comparing.alignment import Alignment, Place, whole_tensor
-from ddpsim.simulator.comparing.records import Array, Entry, Kind, RecordedStep
+from ddpsim.simulator.comparing.records import Array, Entry, Inputs, Kind, RecordedStep
 from ddpsim.simulator.model_tensors import fitted_factor
 
 _EQUAL = 8.0
 _DIFFERENT = 50.0
 ROUNDINGS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The largest relative error of one rounding, by type."""
-TOLD = (Kind.GRADIENT, Kind.RATE, Kind.PARAMETER, Kind.STATE)
+TOLD = (
+    Kind.GRADIENT,
+    Kind.RATE,
+    Kind.PARAMETER,
+    Kind.STATE,
+    Kind.BUFFER,
+    Kind.EVALUATED,
+    Kind.METRIC,
+)
 """The kinds whose differences decide. The others only show where a difference begins: a program may scale a loss, or
 hold partial sums in a module."""
 
@@ -47,6 +55,10 @@ class Row(NamedTuple):
     """The size up to which a difference may be rounding."""
     factor: float | None = None
     """The number by which the reference's tensor is multiplied, if it is that."""
+
+
+Samples = Sequence[tuple[str, Inputs]]
+"""What models get in a step, with the prefix of each model."""
 
 
 class _Pair(NamedTuple):
@@ -120,17 +132,29 @@ class StepComparer:
         computed = _computed_inputs(sides)
         first = next((each.name for step in sides.reference for each in step.of_kind(Kind.PARAMETER)), "")
         holders = {rank for rank, _, _ in self._places_of(first)}  # the others get the outputs of a stage before them
-        samples = [_samples_of(step, computed) for rank, step in enumerate(sides.ranks) if rank in holders]
-        expected = [_samples_of(step, computed) for step in sides.reference]
-        rows = [*self._rows(Kind.OUTPUT, self._outputs(sides)), *self._losses(sides)]
+        whole = [_samples_of(step, computed) for step in sides.reference]
+        forms = {each.form for own in whole for _, each in own}
+        given = [_samples_of(step, computed) for rank, step in enumerate(sides.ranks) if rank in holders]
+        given = [own for own in given if not own or {each.form for _, each in own} & forms]
+        samples, expected = ([_rows_of(own) for own in side] for side in (given, whole))
+        has_same_samples = any(samples) and set().union(*samples) == set().union(*expected)
+        rows: list[Row] = []
+        if not has_same_samples:  # samples may be split otherwise than by rows
+            apart = _different_inputs(given, whole)
+            in_order = [flag for own in given for _, each in own for flag in [each.in_order]]
+            has_same_samples = any(samples) and 0 not in apart and all(flags[i] for flags in in_order for i in apart)
+            rows += [Row(Kind.INPUT, f"{i + 1}", 0, Answer.DIFFERENT, 1.0, 0.0) for i in apart if has_same_samples]
+        rows += [*self._rows(Kind.OUTPUT, self._outputs(sides)), *self._losses(sides)]
         rows += self._rows(Kind.UNCLIPPED, self._of_parameters(sides, Kind.UNCLIPPED))
         rows += self._rows(Kind.NORM, self._numbers(sides, Kind.NORM))
         rows += self._rows(Kind.GRADIENT, self._of_parameters(sides, Kind.GRADIENT))
         rows += self._rows(Kind.RATE, self._numbers(sides, Kind.RATE))
         rows += self._rows(Kind.PARAMETER, self._of_parameters(sides, Kind.PARAMETER))
         rows += self._rows(Kind.STATE, self._states(sides))
+        rows += self._rows(Kind.BUFFER, self._by_name(sides, Kind.BUFFER))
+        rows += self._rows(Kind.EVALUATED, self._by_name(sides, Kind.EVALUATED))
+        rows += self._metrics(sides)
         draws = next((each.name for each in entries if each.kind is Kind.RANDOM), "")
-        has_same_samples = any(samples) and set().union(*samples) == set().union(*expected)
         has_equal_ranks = len(samples) > 1 and any(samples) and all(each == samples[0] for each in samples)
         return StepComparison(rows, has_same_samples, has_equal_ranks, draws)
 
@@ -212,9 +236,8 @@ class StepComparer:
                 if value is None or value.shape != one.shape:
                     continue
                 share = max(_size(place.cut(noise)), _size(noise) * (one.size / max(whole.size, 1)) ** 0.5)
-                if kind is Kind.PARAMETER and name in self._weak:
-                    is_weak = place.cut(self._weak[name])
-                    value, one = np.where(is_weak, 0, value), np.where(is_weak, 0, one)
+                if kind is Kind.PARAMETER:
+                    value, one = self._without_weak(place, value, one)
                 yield _Pair(own, rank, value, one, share)
 
     def _states(self, sides: StepSides) -> Iterator[_Pair]:
@@ -229,7 +252,44 @@ class StepComparer:
                     if value.shape == one.shape:  # another rank may hold the state of a sharded optimizer
                         yield _Pair(f"{key} of {own}", rank, value, one, _size(whole - moved))
 
+    def _by_name(self, sides: StepSides, kind: Kind) -> Iterator[_Pair]:
+        """Yield tensors that are not trained: those of equal names, or what an evaluated copy has of a parameter."""
+        for name in dict.fromkeys(each.name for step in sides.reference for each in step.of_kind(kind)):
+            whole, moved = (whole_tensor(steps, kind, name) for steps in sides[1:])
+            for rank, step in enumerate(sides.ranks):
+                value, place = step.array(kind, name), self.alignment.places.get((rank, name))
+                if value is None or whole is None or moved is None or (place is not None and place.name != name):
+                    continue
+                one = whole if place is None else place.cut(whole)
+                if value.shape == one.shape:
+                    value, one = (value, one) if place is None else self._without_weak(place, value, one)
+                    yield _Pair(name, rank, value, one, _size(whole - moved))
+
+    def _metrics(self, sides: StepSides) -> Iterator[Row]:
+        """Yield the numbers that are reduced in evaluations: their sum, mean, or each has to be that of one rank."""
+        seen = [
+            {row for step in steps for each in step.of_kind(Kind.SEEN) for row in each.value.rows}
+            for steps in sides[:2]
+        ]
+        ranks = [step.of_kind(Kind.METRIC) for step in sides.ranks]
+        reference, twin = (steps[0].of_kind(Kind.METRIC) for steps in sides[1:])
+        if seen[0] != seen[1] or {len(each) for each in (*ranks, twin)} != {len(reference)}:
+            return
+        for one, moved, *own in zip(reference, twin, *ranks, strict=True):
+            values = [each.value for each in own]
+            near = min(
+                [sum(values), float(np.mean(values)), max(values), min(values)], key=lambda each: abs(each - one.value)
+            )
+            pair = _Pair(one.name, 0, np.array(near), np.array(one.value), abs(one.value - moved.value))
+            for row in self._rows(Kind.METRIC, [pair]):
+                is_known = row.answer is not Answer.UNKNOWN  # a vote may turn by a rounding
+                yield row if is_known else row._replace(answer=Answer.SAME)
+
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _without_weak(self, place: Place, value: Array, one: Array) -> tuple[Array, Array]:
+        is_weak = place.cut(self._weak[place.name]) if place.name in self._weak else False
+        return np.where(is_weak, 0, value), np.where(is_weak, 0, one)
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys(place.name for place in self.alignment.places.values()))
@@ -254,7 +314,9 @@ class StepComparer:
             if apart > tolerance or np.isnan(apart):
                 factor = constant_factor(pair.value, pair.one, tolerance)
                 is_apart = (
-                    factor is not None or apart > _DIFFERENT * tolerance or (np.isnan(apart) and np.isfinite(size))
+                    (factor is not None and pair.one.size > 1)
+                    or apart > _DIFFERENT * tolerance
+                    or (np.isnan(apart) and np.isfinite(size))
                 )
                 row = row._replace(answer=Answer.DIFFERENT if is_apart else Answer.UNKNOWN, factor=factor)
             yield row
@@ -263,7 +325,7 @@ class StepComparer:
 def constant_factor(value: Array, one: Array, tolerance: float) -> float | None:
     """Return the number by which a tensor is another one, up to a tolerance; None if it is not."""
     square = float(np.vdot(one, one))
-    if not square or not np.isfinite(square) or one.size < 2 or tolerance > 0.25 * square**0.5:
+    if not square or not np.isfinite(square) or tolerance > 0.25 * square**0.5:
         return None
     factor = fitted_factor(value, one)
     is_apart = abs(factor - 1) * square**0.5 > 2 * tolerance
@@ -280,9 +342,28 @@ def _computed_inputs(sides: StepSides) -> set[int]:
     return {number for number, (one, other) in enumerate(zip(*runs, strict=False)) if one != other}
 
 
-def _samples_of(step: RecordedStep, computed: Collection[int]) -> set[tuple[str, bytes]]:
+def _samples_of(step: RecordedStep, computed: Collection[int]) -> list[tuple[str, Inputs]]:
     given = [each for number, each in enumerate(step.of_kind(Kind.SAMPLES)) if number not in computed]
-    return {(each.name, sample) for each in given for sample in each.value or ()}
+    return [(each.name, each.value) for each in given if each.value is not None]
+
+
+def _rows_of(given: Iterable[tuple[str, Inputs]]) -> set[tuple[str, bytes]]:
+    return {(name, row) for name, each in given for row in each.rows}
+
+
+def _different_inputs(ranks: Sequence[Samples], reference: Sequence[Samples]) -> list[int]:
+    """Return the numbers of the inputs that all ranks together do not have as often as the reference, or k times."""
+    lengths = {len(each.totals) for own in (*ranks, *reference) for _, each in own}
+    if len(lengths) != 1:
+        return [0]
+    apart = []
+    for i in range(lengths.pop()):
+        hashed, number = (sum(each.totals[i][part] for own in ranks for _, each in own) for part in (0, 1))
+        one, size = (sum(each.totals[i][part] for own in reference for _, each in own) for part in (0, 1))
+        times = number // max(size, 1)
+        if times * size != number or (hashed - times * one) % 2**64:
+            apart.append(i)
+    return apart
 
 
 _Forward = tuple[Sequence[bytes], Mapping[tuple[str, int], Array]]
@@ -301,7 +382,7 @@ def _forwards_of(step: RecordedStep) -> list[_Forward]:
             key = next((each.name, n) for n in range(len(outputs) + 1) if (each.name, n) not in outputs)
             outputs[key] = _array_of(each)
         elif each.kind is Kind.SAMPLES:
-            samples = samples if each.value is None else each.value
+            samples = samples if each.value is None else each.value.rows
             forwards.append((samples, outputs))
             outputs = {}
     return forwards

@@ -26,12 +26,13 @@ def first_row(step: StepComparison) -> Row:
     decisive = next(row for row in apart if row.kind in TOLD)
     if decisive.kind is not Kind.GRADIENT:
         return decisive
+    inputs = [row for row in step.rows if row.kind is Kind.INPUT]
     outputs = [row for row in step.rows if row.kind is Kind.OUTPUT]
     equal = {row.rank: i for i, row in enumerate(outputs) if row.answer is Answer.SAME}
     before = [
         row for i, row in enumerate(outputs) if row.answer is Answer.DIFFERENT and i > equal.get(row.rank, -1)
     ] + [row for kind in (Kind.LOSS, Kind.UNCLIPPED, Kind.NORM) for row in apart if row.kind is kind]
-    return next(iter(before), decisive)
+    return next(iter([*inputs, *before]), decisive)
 
 
 def describe_difference(
@@ -50,10 +51,15 @@ def describe_difference(
         what = "the mean of the ranks' losses"
         gradients = [each for each in step.rows if each.kind is Kind.GRADIENT and each.answer is Answer.DIFFERENT]
         factor = factor if all(_is_near(each.factor, factor, 0.01) for each in gradients) else None
+    elif row.kind is Kind.METRIC:
+        what, ranks = f"what ranks reduce in evaluation at {row.name}", list(range(size))
+    elif row.kind is Kind.INPUT:
+        what = f"input {row.name} of the model"
     elif len(ranks) < size:
         what += f" on {rank_list(ranks)}"
     by = f"is x {_factor_text(factor, size, row.tolerance)}"
-    by = f"differs by {100 * row.difference:.3g} %" if factor is None else by
+    by = f"differs by {100 * row.difference:.3g} %" if factor is None or row.kind is Kind.METRIC else by
+    by = "is not that of the reference" if row.kind is Kind.INPUT else by
     cause, advice = _cause(row, step, factor, sides, alignment, calls)
     names: dict[str, dict[str, None]] = {}
     for each in step.rows:
@@ -74,6 +80,19 @@ def _cause(
     """Return what is known of the cause, and what to do; "" for what is not known."""
     size, near = len(sides.ranks), max(_CLOSE, row.tolerance)
     rows = [each for each in step.rows if each.kind is row.kind and each.answer is Answer.DIFFERENT]
+    if row.kind is Kind.INPUT:
+        what = "its first input is the same; this one holds numbers in order, such as positions"
+        return what, "count them from the beginning of the whole, not of the rank's part"
+    if row.kind is Kind.METRIC:
+        what = "parameters and samples are the same, but neither the sum of the ranks' numbers nor their mean is that"
+        what += " of the reference: as of a mean of means, or of samples that are counted twice"
+        return what, "reduce sums and counts, each sample once"
+    if row.kind is Kind.EVALUATED:
+        is_same = step.is_all_same(Kind.PARAMETER)
+        return "the trained parameters are the same: an average of them is kept otherwise" if is_same else "", ""
+    if row.kind is Kind.BUFFER:
+        is_same = step.is_all_same(Kind.GRADIENT)
+        return "the gradients of the step are the same" * is_same, "reduce what it is made of over the ranks" * is_same
     if row.kind is Kind.OUTPUT:
         before = step.rows[: step.rows.index(row)]
         is_same = all(each.answer is Answer.SAME for each in before) and any(each.rank == row.rank for each in before)
@@ -98,7 +117,7 @@ def _cause(
     if own := _own_gradients(row, sides, alignment):
         return own
     if factor is None:
-        return _cause_of_factors_by_rank(rows), ""
+        return _cause_of_factors_by_rank(rows) or _mixed_parts(row, sides, alignment), ""
     if not factor:
         return "all of it is zero", ""
     if any(each.startswith(("all_reduce", "reduce")) for each in calls):
@@ -108,7 +127,11 @@ def _cause(
             if _is_near(factor * number, 1.0, near):
                 return f"as of {times} by {size}, the number of ranks, too many", "leave out a division"
     if len({each.name for each in rows}) > 1 and all(_is_near(each.factor, factor) for each in rows):
-        return "gradients were clipped, or scaled, by another number than on the reference", ""
+        what = "gradients were clipped, or scaled, by another number than on the reference"
+        parts = round(float(factor**-2.0))
+        if 1 < parts <= size * size and _is_near(float(parts) ** -0.5, factor):
+            what += f", as by a norm whose square counts each part {parts} times"
+        return what, ""
     return "", ""
 
 
@@ -122,6 +145,18 @@ def _cause_of_factors_by_rank(rows: Sequence[Row]) -> str:
     numbers = [f"{own[0]:.3g} on rank {rank}" for rank, own in by_rank.items()]
     what = "on each rank all gradients are multiplied by one number, as by a clip to the rank's own norm"
     return f"{what}: {join_names(numbers, 4)}"
+
+
+def _mixed_parts(row: Row, sides: StepSides, alignment: Alignment) -> str:
+    """Return the cause if ranks that hold different parts of a tensor have one gradient; else ""."""
+    name = alignment.places[row.rank, row.name].name
+    held = [(rank, own, place) for (rank, own), place in alignment.places.items() if place.name == name]
+    found = [sides.ranks[rank].array(row.kind, own) for rank, own, _ in held]
+    values = [each for each in found if each is not None]
+    has_parts = len({str(place.region) for *_, place in held}) > 1 and len(values) == len(held)
+    if not has_parts or not all(np.array_equal(each, values[0]) for each in values):
+        return ""
+    return f"{rank_list({rank for rank, *_ in held})} have one gradient, but hold different parts of the parameter"
 
 
 def _own_gradients(row: Row, sides: StepSides, alignment: Alignment) -> tuple[str, str] | None:

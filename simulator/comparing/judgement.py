@@ -194,7 +194,7 @@ def _judge_step(
         return Comparison(Answer.DIFFERENT, f"step {number}: {line}", lines=lines, first=row)
     vague = [row for row in compared.rows if row.kind in TOLD and row.answer is not Answer.SAME]
     if not compared.has_same_samples:
-        seen = [len({s for step in steps for each in step for s in each or ()}) for steps in samples]
+        seen = [len({s for step in steps for each in step if each for s in each.rows}) for steps in samples]
         line = f"the reference saw other samples: {seen[1]} for {seen[0]}; if ranks draw their own, it cannot"
     elif compared.has_other_rate:
         of_rate = next(row for row in vague if row.kind is Kind.RATE)

@@ -14,14 +14,14 @@ from weakref import ref
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn import Module, SyncBatchNorm, functional, utils
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator.comparing.batches import BatchRecords
-from ddpsim.simulator.comparing.records import UNNAMED, Entry, Kind, Part, Recording, RecordWriter
+from ddpsim.simulator.comparing.records import UNNAMED, Entry, Inputs, Kind, Part, Recording, RecordWriter
 from ddpsim.simulator.model_tensors import (
     is_placed,
     local_part,
@@ -56,6 +56,12 @@ class _RankTraining:
         self.noted: set[str] = set()
         self.moved: set[int] = set()
         """The ids of parameters that were moved; a model may later be found to be part of another."""
+        self.evaluated: dict[int, ref[Module]] = {}
+        """By id, the modules that have run without gradients since the latest training forward."""
+        self.versions: dict[int, int] = {}
+        """By the id of a buffer, how often it had been written when it was recorded."""
+        self.random_before: Tensor | None = None
+        """The state of the random generator at the latest forward of an evaluation; None in training."""
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters of the models that have run, without those of lazy modules that have not."""
@@ -64,6 +70,15 @@ class _RankTraining:
                 for name, each in module.named_parameters():
                     if not torch.nn.parameter.is_lazy(each):
                         yield prefix + name_without_wrappers(name), each
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the buffers of floating numbers that have changed, of the models that have run."""
+        for prefix, root in self.roots.items():
+            for name, each in module.named_buffers() if (module := root()) is not None else ():
+                is_new = self.versions.get(id(each)) != each._version
+                self.versions[id(each)] = each._version
+                if is_new and each.is_floating_point() and each.numel() <= _MOST_ELEMENTS:
+                    yield prefix + name_without_wrappers(name), each
 
 
 class TrainingRecorder:
@@ -92,6 +107,7 @@ class TrainingRecorder:
             (utils.clip_grad, "clip_grad_norm_", self._wrap_clip),
             (functional, "dropout", self._wrap_dropout),
             (functional, "scaled_dot_product_attention", self._wrap_attention),
+            *((distributed, name, self._wrap_reduction) for name in ("all_reduce", "reduce", "all_gather")),
         ]
 
     def close(self) -> None:
@@ -106,8 +122,12 @@ class TrainingRecorder:
     def _module_forward_begins(self, module: Module, arguments: Any) -> Any:
         """Record that any module begins its forward: torch's global hook. Returns moved inputs, or None."""
         mine = self._recording_rank()
+        if mine is not None and not torch.is_grad_enabled() and not module.training:
+            self._record_evaluation(mine, module, arguments)
         if mine is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:
             return None
+        mine.random_before = None
+        mine.evaluated.clear()
         known = mine.paths.get(id(module))
         if known is None or known[0]() is not module:
             if next(module.parameters(), None) is None:
@@ -138,7 +158,7 @@ class TrainingRecorder:
         if prefix is not None:
             inputs, mine.given = [*_tensors_in((mine.given, options))], ()
             is_inside = any(each.grad_fn is not None for each in inputs)
-            mine.writer.write(Entry(Kind.SAMPLES, prefix, None if is_inside else _digests(inputs)))
+            mine.writer.write(Entry(Kind.SAMPLES, prefix, None if is_inside else _inputs_of(inputs)))
 
     def _record_root(self, mine: _RankTraining, module: Module) -> None:
         """Record a model that runs for the first time, with its parameters."""
@@ -160,6 +180,33 @@ class TrainingRecorder:
                     with torch.no_grad():
                         local = local_part(parameter)
                         local.copy_(_moved(local, name, self._recording.moved_by))
+
+    def _record_evaluation(self, mine: _RankTraining, module: Module, arguments: Any) -> None:
+        """Record the samples that a model is evaluated with and, for the first ones, its parameters."""
+        known = mine.evaluated.get(id(module))
+        if known is None or known() is not module:
+            inside = list(module.modules())
+            mine.evaluated |= {id(each): ref(each) for each in inside[1:]}
+            tensors = [*module.named_parameters(), *module.named_buffers()]
+            for name, each in tensors if mine.random_before is None else ():
+                mine.writer.write(_tensor_entry(Kind.EVALUATED, name_without_wrappers(name), each))
+        else:
+            return
+        mine.random_before = torch.get_rng_state()
+        mine.writer.write(Entry(Kind.SEEN, value=_inputs_of([*_tensors_in(arguments)])))
+
+    def _wrap_reduction(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def reduction(*arguments: Any, **options: Any) -> Any:
+            mine = self._recording_rank()
+            before = None if mine is None else mine.random_before
+            if mine is not None and before is not None and torch.equal(before, torch.get_rng_state()):
+                tensors = [each for each in (*arguments[:2], options.get("tensor")) if isinstance(each, Tensor)]
+                if tensors and (tensors[0].numel() == 1 or original.__name__ != "all_gather"):
+                    mine.writer.write(Entry(Kind.METRIC, str(current_user_site()), float(tensors[0].double().sum())))
+            return original(*arguments, **options)
+
+        return reduction
 
     # --- backward and step --------------------------------------------------------------------------------------------
 
@@ -239,7 +286,11 @@ class TrainingRecorder:
         if is_recording := self._recording_rank() is not None:
             own = parameter_ids_of(optimizer)  # a rank may get other parameters from the ranks that step them
             parameters = [pair for pair in mine.named_parameters() if id(pair[1]) in own]
-            of_kinds = (Kind.PARAMETER, parameters), (Kind.STATE, optimizer_state_of(parameters, optimizer))
+            of_kinds = (
+                (Kind.PARAMETER, parameters),
+                (Kind.STATE, optimizer_state_of(parameters, optimizer)),
+                (Kind.BUFFER, mine.named_buffers()),
+            )
             for kind, tensors in of_kinds:
                 for name, each in tensors:
                     mine.writer.write(_tensor_entry(kind, name, each))
@@ -304,11 +355,21 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
             yield from _tensors_in(each)
 
 
-def _digests(tensors: Sequence[Tensor]) -> list[bytes]:
-    """Return a digest of each sample: of its row in all tensors that have as many rows as the first one."""
+def _inputs_of(tensors: Sequence[Tensor]) -> Inputs:
     arrays = [_array(each) for each in tensors if each.dim()]
     rows = [each for each in arrays if len(each) == len(arrays[0])]
-    return [_digest([row[number] for row in rows]) for number in range(len(rows[0]) if rows else 0)]
+    digests = [_digest([row[number] for row in rows]) for number in range(len(rows[0]) if rows else 0)]
+    form = (str(arrays[0].dtype), arrays[0].ndim) if arrays else ("", 0)
+    in_order = [each.dtype.kind == "i" and bool((np.diff(each) > 0).all()) and each.size > 1 for each in arrays]
+    return Inputs(digests, [_total(each) for each in arrays], form, in_order)
+
+
+def _total(values: Any) -> tuple[int, int]:
+    """Return a sum of hashes of the elements, and their number: the parts of a tensor add up to the whole."""
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):  # the finalizer of MurmurHash3
+        bits = (bits ^ (bits >> np.uint64(33))) * np.uint64(factor)
+    return int((bits ^ (bits >> np.uint64(33))).sum(dtype=np.uint64)), int(bits.size)
 
 
 def _digest(values: Iterable[Any]) -> bytes:

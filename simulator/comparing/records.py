@@ -38,6 +38,8 @@ class Kind(Enum):
     NOTE = "note"
     START = "parameter at the start"
     SAMPLES = "samples"
+    INPUT = "input"
+    """An input of the model beside the samples; it is held against the reference without being recorded by itself."""
     OUTPUT = "output"
     RANDOM = "random numbers"
     LOSS = "loss"
@@ -47,8 +49,15 @@ class Kind(Enum):
     RATE = "learning rate"
     PARAMETER = "parameter"
     STATE = "optimizer state"
+    BUFFER = "buffer"
     STEP = "step"
-    """The end of a step."""
+    """The end of a step; evaluations that follow are of it, too."""
+    EVALUATED = "evaluated parameter"
+    SEEN = "evaluated samples"
+    METRIC = "number reduced in evaluation"
+
+
+_OF_EVALUATION = (Kind.EVALUATED, Kind.SEEN, Kind.METRIC)
 
 
 class Part(NamedTuple):
@@ -59,16 +68,29 @@ class Part(NamedTuple):
     offsets: tuple[int, ...]
 
 
+class Inputs(NamedTuple):
+    """The tensors that a model gets in a forward."""
+
+    rows: list[bytes]
+    """A digest of each sample: of its row in all tensors that have as many rows as the first one."""
+    totals: list[tuple[int, int]]
+    """For each tensor a sum over its elements that no order or splitting changes, and their number."""
+    form: tuple[str, int]
+    """The type of the first tensor and its number of dimensions, which the outputs of a stage before do not have."""
+    in_order: list[bool]
+    """For each tensor whether it holds whole numbers in order, as positions are."""
+
+
 class Entry(NamedTuple):
     """One recorded value of a rank.
 
-    The samples of a forward are None if its inputs are what another module computed.
+    The inputs of a forward are None if they are what another module computed.
     """
 
     kind: Kind
     name: str = ""
     value: Any = None
-    """An array; a number for `LOSS`, `NORM` and `RATE`; digests of the samples; or whether a step is whole."""
+    """An array; a number for `LOSS`, `NORM`, `RATE` and `METRIC`; `Inputs`; or whether a step is whole."""
     dtype: str = ""
     part: Part | None = None
     """Set for a DTensor: its value is the local part."""
@@ -114,7 +136,7 @@ class RecordedStep:
     @property
     def is_whole(self) -> bool:
         """False if not all of the step was recorded."""
-        return bool(self.entries[-1].value)
+        return all(each.value for each in self.of_kind(Kind.STEP))
 
     def of_kind(self, kind: Kind) -> list[Entry]:
         """Return the entries of a kind, in order of time."""
@@ -127,10 +149,14 @@ class RecordedStep:
 
 
 def read_steps(folder: Path, rank: int) -> Iterator[RecordedStep]:
-    """Yield the steps of a rank; what follows the last step is left out."""
+    """Yield the steps of a rank; what follows the last step and its evaluation is left out."""
     entries: list[Entry] = []
+    has_ended = False
     for each in read_entries(folder / f"{rank}.records"):
-        entries.append(each)
-        if each.kind is Kind.STEP:
+        if has_ended and each.kind not in _OF_EVALUATION:
             yield RecordedStep(entries)
-            entries = []
+            entries, has_ended = [], False
+        entries.append(each)
+        has_ended = has_ended or each.kind is Kind.STEP
+    if has_ended:
+        yield RecordedStep(entries)

@@ -1,0 +1,71 @@
+"""Whole programs on several ranks against one: each planted bug at its first tensor, each repaired twin the same."""
+
+import importlib
+
+import pytest
+
+import ddpsim
+from ddpsim.simulator.comparing.comparison import Answer
+from tests.kit.rows import rows
+
+SUM, MEAN = "and their sum is the reference's", "and their mean is the reference's"
+EACH_COUNT = "do not add up to that of all samples"
+
+BUGS = [
+    ("context_parallel", 4, "divided", "gradient of tok.weight is x 1/4", "one division by 4"),
+    ("context_parallel", 4, "labels", "the mean of the ranks' losses differs", EACH_COUNT),
+    ("context_parallel", 4, "positions", "input 2 of the model is not that of the reference", "such as positions"),
+    ("sequence_parallel_norm", 4, "no partial", "gradient of norm.scale differs", SUM),
+    ("tied_embedding", 2, "untied", "gradient of emb.weight differs", SUM),
+    ("used_twice", 4, "once", "gradient of mid.weight differs", MEAN),
+    ("experts", 4, "aux", "the mean of the ranks' losses differs", EACH_COUNT),
+    ("experts", 4, "experts", "gradient of moe.experts.0.0.weight on rank 0 is x 4", "one division by 4"),
+    ("experts", 4, "router", "gradient of moe.router.weight differs", MEAN),
+    ("token_loss", 2, "own", "the mean of the ranks' losses differs", EACH_COUNT),
+    ("token_loss", 2, "worldless", "gradient before clipping of emb.weight is x 1/2", "one division by 2"),
+    ("token_loss", 2, "micro", "the mean of the ranks' losses differs", EACH_COUNT),
+    ("evaluated", 4, "buffer", "buffer of running differs", "the gradients of the step are the same"),
+    ("evaluated", 4, "means", "what ranks reduce in evaluation at evaluated.py:", "a mean of means"),
+    ("evaluated", 4, "padded", "what ranks reduce in evaluation at evaluated.py:", "counted twice"),
+    ("evaluated", 4, "ema", "evaluated parameter of f.weight differs", "the trained parameters are the same"),
+    ("tensor_parallel", 4, "world", "gradient of blocks.0.up.weight differs", "hold different parts of the parameter"),
+    ("tensor_parallel", 4, "skipplain", "gradient of emb.weight differs", "it is that of ranks 0, 1 and of ranks 2, 3"),
+]
+OF_FSDP2 = [
+    ("norm_by_hand", 4, "replicas", "gradient of 0.weight is x 0.7071", "counts each part 2 times"),
+    ("norm_by_hand", 4, "twice", "gradient of 0.weight is x 1/2", "counts each part 4 times"),
+    ("norm_by_hand", 4, "decay", "parameter of 0.weight differs", "the gradients of the step are the same"),
+]
+
+
+def compare(name, world_size, *words, **options):
+    module = importlib.import_module(f"tests.comparing.scripts.{name}")
+    return ddpsim.compare(lambda rank: module.main(words), world_size, default_group=False, **options)
+
+
+def check_bug(name, world_size, bug, line, cause, *words, **options):
+    found = compare(name, world_size, "--bug", bug, *words, **options)
+    assert found.answer is Answer.DIFFERENT, found
+    assert found.line.partition(": ")[2].startswith(line)
+    assert any(cause in each.text for each in found.lines if each.label == "cause"), found
+
+
+@pytest.mark.tier("ci")
+@rows(("name", "world_size", "bug", "line", "cause"), BUGS)
+def test_a_bug_is_found_at_its_first_tensor(name, world_size, bug, line, cause):
+    check_bug(name, world_size, bug, line, cause)
+
+
+@pytest.mark.tier("ci")
+@rows(("name", "world_size"), dict.fromkeys(row[:2] for row in BUGS))
+def test_the_repaired_program_is_the_same(name, world_size):
+    found = compare(name, world_size)
+    assert found.is_same, found
+
+
+@pytest.mark.tier("nightly")
+@rows(("name", "world_size", "bug", "line", "cause"), OF_FSDP2)
+def test_fsdp2_with_replicas(name, world_size, bug, line, cause):
+    words = ("--replicas", "2")
+    check_bug(name, world_size, bug, line, cause, *words, isolation="process")
+    assert compare(name, world_size, *words, isolation="process").is_same
