@@ -55,17 +55,16 @@ def pytest_arguments_of_unittest(words: Sequence[str]) -> list[str]:
     for flag in ("-v", "-q", "-f", "-b", "-c"):
         parser.add_argument(flag, f"--{_LONG[flag]}", action="store_true", dest=flag[1])
     parser.add_argument("-k", action="append", default=[])
-    is_discovery = words[:1] == ["discover"] or not any(not word.startswith("-") for word in words)
-    if is_discovery:
-        parser.add_argument("-s", "--start-directory", dest="start")
-        parser.add_argument("-p", "--pattern")
-        parser.add_argument("-t", "--top-level-directory", dest="top")
+    parser.add_argument("-s", "--start-directory", dest="start")
+    parser.add_argument("-p", "--pattern")
+    parser.add_argument("-t", "--top-level-directory", dest="top")
     parser.add_argument("names", nargs="*")
-    given = parser.parse_args([word for word in words if word != "discover"] if is_discovery else words)
+    is_discovery = words[:1] == ["discover"]
+    given = parser.parse_args(words[is_discovery:])
     options = [f"-{name}" for name in "vq" if getattr(given, name)] + ["-x"] * given.f
     options += ["-k", " or ".join(given.k)] if given.k else []
     kinds = ["-o", "python_functions=", "-o", "python_classes="]  # unittest knows only its own classes
-    if not is_discovery:
+    if given.names and not is_discovery:
         return [*options, *kinds, *map(_node_of_name, given.names)]
     start, pattern = [*given.names, "", ""][:2]
     pattern = given.pattern or pattern or "test*.py"

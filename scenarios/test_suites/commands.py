@@ -61,7 +61,7 @@ class CommandsOfTest:
                 named["shell"] = False
                 environment.pop(NAME, None)
             elif NAME in environment:
-                environment[NAME] = self._outside.note_start("subprocess", str(self._ranks.attempt.item.path))
+                environment[NAME] = self._outside.starter("subprocess", str(self._ranks.attempt.item.path))
             original(popen, args, *rest, **{**named, "env": environment})
 
         return start

@@ -41,13 +41,11 @@ class OutsideProcesses:
 
         return create_group_or_reject
 
-    def note_start(self, how: str, file: str) -> str:
+    def starter(self, how: str, file: str) -> str:
         """Return the value of the variable by which a process tells who has started it: now, a line of the file."""
         frames = traceback.walk_stack(sys._getframe(1))
         at = next((f", line {line}" for frame, line in frames if frame.f_code.co_filename == file), "")
-        who = f"a test (by {how}, {os.path.basename(file)}{at})"
-        value = os.environ[in_children.NAME] = f"{self._reports.address} {who}"
-        return value
+        return f"{self._reports.address} a test (by {how}, {os.path.basename(file)}{at})"
 
     def fail_if_reported(self) -> None:
         """Fail the test if a process has reported that it makes a process group."""

@@ -10,9 +10,11 @@ import pickle
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -35,6 +37,7 @@ from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 from ddpsim.scenarios.test_suites import rank_session
 from ddpsim.scenarios.test_suites.rank_session import Collection, TestOnRanks, groups_refused, leave_out_xdist
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt
+from ddpsim.simulator.errors import SimulatorError
 from ddpsim.simulator.hosts import RankHost, torchrun_variables
 from ddpsim.simulator.launching.script import program_seeds
 from ddpsim.simulator.launching.servers import STANDING, server_keys
@@ -55,6 +58,7 @@ class SuiteOnRanks:
         self._folder = tempfile.mkdtemp(prefix="ddpsim-")
         self._files = [os.path.join(self._folder, f"rank-{rank}") for rank in range(world_size)]
         self._patch, self._refusing = pytest.MonkeyPatch(), ExitStack()
+        config.add_cleanup(self._close)  # a session that refuses its options is not unconfigured
         environments = []
         for rank, file in enumerate(self._files):
             suite = {"arguments": list(map(str, config.invocation_params.args)), "gpus": self._gpus, "file": file}
@@ -67,7 +71,7 @@ class SuiteOnRanks:
         rank_session.install_virtual_gpus(self._gpus)
         self._refusing.enter_context(groups_refused())
 
-    def pytest_unconfigure(self) -> None:
+    def _close(self) -> None:
         """Restore the environment, and remove the files."""
         self._refusing.close()
         self._patch.undo()
@@ -112,13 +116,14 @@ class SuiteOnRanks:
             os.truncate(file, 0)
         try:
             run = self._simulate(attempt)
-        except (UsageError, RanksFailed) as error:
-            return _failed_reports(item, error if isinstance(error, RanksFailed) else RanksFailed(str(error)), None)
+            restore = partial(item.config.hook.pytest_report_from_serializable, config=item.config)
+            by_rank = [[restore(data=data) for data in self._read(rank)] for rank in range(self._world_size)]
+        except RanksFailed as error:
+            return _failed_reports(item, error, None)
+        except Exception as error:  # of ddpsim itself, too: the next test runs
+            text = str(error) if isinstance(error, SimulatorError) else traceback.format_exc()
+            return _failed_reports(item, RanksFailed(text), None)
         seconds = time.perf_counter() - began
-        restore = item.config.hook.pytest_report_from_serializable
-        by_rank = [
-            [restore(config=item.config, data=data) for data in self._read(rank)] for rank in range(self._world_size)
-        ]
         reports = _merge(item, run, by_rank)
         for report in reports:
             report.duration = seconds if report.when == "call" else 0.0  # that of a rank is of the virtual clock

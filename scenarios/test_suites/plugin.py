@@ -4,6 +4,7 @@ A test whose ranks may be threads runs so first. If it fails, or its ranks chang
 runs again with ranks as processes, and that outcome counts. The later tests of its class then begin with processes.
 """
 
+import threading
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -54,6 +55,8 @@ class SuitePlugin:
         self._why_processes: dict[str, str] = {}
         """By the node id of a class or module: why one of its tests has needed ranks as processes."""
         self._tests: list[SuiteTest] = []
+        self._threads: list[threading.Thread] = []
+        """The threads that the test has started."""
         terms = Terms(seconds=default_time_limit(config), token=config.getoption("ddpsim_replay"))
         seed = config.getoption("ddpsim_seed")
         policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else DEFAULT_DRAWING)
@@ -102,6 +105,9 @@ class SuitePlugin:
             finally:
                 self._processes.close()
                 self._ranks.attempt = None
+                if left := [each.name for each in self._threads if each.is_alive()]:
+                    item.warn(pytest.PytestWarning(f"the test has left threads that still run: {', '.join(left)}"))
+                self._threads.clear()
 
         first = "process" if scope in self._why_processes else "thread"
         found = on_threads = attempt(replace(self._terms, isolation=self._forced or first))
@@ -148,11 +154,14 @@ class SuitePlugin:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Fail a test for what its processes have done, whether or not it has waited for them."""
         __tracebackhide__ = True
+        before = threading.enumerate()
         try:
             yield
         except BaseException:
             self._outside.fail_if_reported()  # this explains it
             raise
+        finally:
+            self._threads = [each for each in threading.enumerate() if each not in before and not each.daemon]
         self._outside.fail_if_reported()
         if line := self._processes.run_left_ranks():
             item.warn(pytest.PytestWarning(line))

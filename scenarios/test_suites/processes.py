@@ -15,11 +15,14 @@ from functools import cache
 from multiprocessing import context
 from typing import Any
 
+import pytest
+
 from ddpsim.scenarios.test_suites.outside import OutsideProcesses
 from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest
 from ddpsim.scenarios.test_suites.started_ranks import StartedRank, World, body_of_worker
 from ddpsim.simulator.launching.launch import ProjectDefinitions
 from ddpsim.simulator.launching.launcher import arguments_with_number, is_worker_of_spawn
+from ddpsim.simulator.rank_processes.in_children.sitecustomize import NAME
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -49,9 +52,11 @@ class ProcessesOfTest:
         def start_process_or_rank(worker: Any) -> Any:
             world = self._world_of(worker)
             if world is None:
-                if self._ranks.attempt is not None and self._is_starter():
-                    self._outside.note_start("multiprocessing", str(self._ranks.attempt.item.path))
-                return original(worker)
+                with pytest.MonkeyPatch.context() as patch:
+                    if self._ranks.attempt is not None and self._is_starter():
+                        starter = self._outside.starter("multiprocessing", str(self._ranks.attempt.item.path))
+                        patch.setenv(NAME, starter)
+                    return original(worker)
             body, on = body_of_worker(worker, is_forked=kind is context.ForkProcess)
             world.on = world.on or on
             for other in world.started:

@@ -185,6 +185,29 @@ def test_a_module_that_only_one_rank_cannot_import_is_reported(ddpsim_test):
     result.stderr.fnmatch_lines(["ERROR: test_suite.py cannot be collected (*no such rank*) on rank 1, expected *"])
 
 
+BREAKS = """
+from ddpsim.scenarios.test_suites import per_rank
+
+def simulate(program, *arguments, simulate=per_rank.simulate, **options):
+    if program.node.endswith("[3]"):
+        raise KeyError("planted")
+    return simulate(program, *arguments, **options)
+
+per_rank.simulate = simulate
+"""
+
+
+@pytest.mark.tier("ci")
+def test_an_error_of_ddpsim_fails_its_test_and_a_refused_option_leaves_no_folder(ddpsim_test, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    suite = f"{HEAD}\n@pytest.mark.parametrize('expected', [3, 4])\ndef test_sum(expected):\n    pass\n"
+    result = ddpsim_test("--ranks", "2", test_suite=suite, conftest=BREAKS)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines("KeyError: 'planted'")
+    assert ddpsim_test("--ranks", "2", "-n", "2").ret == pytest.ExitCode.USAGE_ERROR
+    assert list(tmp_path.glob("ddpsim-*")) == []
+
+
 @pytest.mark.tier("ci")
 def test_a_group_made_while_tests_are_collected_is_refused(ddpsim_test):
     conftest = "import torch.distributed as dist\ndef pytest_sessionstart(): dist.init_process_group('gloo')"
@@ -275,6 +298,7 @@ def test_arguments_of_unittest(tmp_path, monkeypatch):
         (["-v", "-f", "tests.test_a.It.test_it"], ["-v", "-x", *own, "tests/test_a.py::It::test_it"]),
         (["tests/test_a.py", "-k", "one", "-k", "two"], ["-k", "one or two", *own, "tests/test_a.py"]),
         (["tests"], [*own, "tests"]),
+        (["-k", "one", "-b"], ["-k", "one", *own, "-o", "python_files=test*.py", "."]),
         ([], [*own, "-o", "python_files=test*.py", "."]),
         (["discover", "-s", "tests", "-p", "*_it.py"], [*own, "-o", "python_files=*_it.py", "tests"]),
         (["discover", "tests", "t*.py"], [*own, "-o", "python_files=t*.py", "tests"]),

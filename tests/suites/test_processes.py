@@ -12,7 +12,7 @@ KEPT = (multiprocessing.pool, multiprocessing.popen_spawn_posix, multiprocessing
 """Imported before pytester's first session in this process, which would otherwise unload them at its end."""
 
 HEAD = """
-import multiprocessing, os, pathlib, subprocess, sys, time
+import multiprocessing, os, pathlib, subprocess, sys, threading, time
 import torch.multiprocessing as mp
 
 def begin(rank, size):
@@ -182,6 +182,9 @@ def test_left():
 def test_left_with_a_planted_skip():
     started(skips, 2, 1)
 
+def test_thread():
+    threading.Thread(target=time.sleep, args=(3,), name="a sleeper").start()
+
 def test_no_rank(tmp_path):
     process = multiprocessing.Process(target=writes, args=(0, str(tmp_path / "id")))
     process.start()
@@ -193,10 +196,11 @@ def test_no_rank(tmp_path):
 @pytest.mark.tier("ci")
 def test_ranks_that_are_processes(run):
     result = run(PROCESSES, "--ddpsim")
-    result.assert_outcomes(passed=9, failed=2, warnings=1)
+    result.assert_outcomes(passed=10, failed=2, warnings=2)
     assert report_of(result, "test_planted")[0].startswith("DEADLOCK  deadlock.missing_rank")
     assert report_of(result, "test_left_with_a_planted_skip")[0].startswith("DEADLOCK  deadlock.missing_rank")
     result.stdout.fnmatch_lines("*the test has not waited for the 2 ranks that it started")
+    result.stdout.fnmatch_lines("*the test has left threads that still run: a sleeper")
 
 
 THREADS = f"""{HEAD}
@@ -325,6 +329,10 @@ def test_unknown_process():
         process.start()
         process.join()
 
+def test_started_otherwise(program):
+    variables = {{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29552", "WORLD_SIZE": "1", "RANK": "0"}}
+    os.spawnve(os.P_WAIT, sys.executable, [sys.executable, program], {{**os.environ, **variables}})
+
 def test_other():
     assert subprocess.check_output("echo a | cat", shell=True) == b"a\\n"
 """
@@ -333,10 +341,11 @@ def test_other():
 @pytest.mark.tier("ci")
 def test_commands(run_apart):
     result = run_apart(COMMANDS, "--ddpsim")
-    result.assert_outcomes(passed=2, failed=3)
+    result.assert_outcomes(passed=2, failed=4)
     told = report_of(result, "test_unknown")[0]
     assert told.startswith("a process that a test (by subprocess, test_it.py, line ")
     assert "makes a process group, expected only ranks to: start it by mp.spawn" in told
     told = report_of(result, "test_unknown_process")[0]
     assert told.startswith("a process that a test (by multiprocessing, test_it.py, line ")
+    assert report_of(result, "test_started_otherwise")[0].startswith("a process that a test has started")
     result.stdout.fnmatch_lines("DEADLOCK  deadlock.missing_rank*")
