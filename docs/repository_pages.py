@@ -14,7 +14,14 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "GOVERNANCE.md": "governance.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+}
 """What stands at the top of the repository, and what it is called in the site."""
 
 LINK = re.compile(r"(\]\()([\w./-]+)((?:#[\w-]+)?\))")
