@@ -35,6 +35,7 @@ SCRIPTS = (
     "details.js",
     "lanes.js",
     "compare.js",
+    "find.js",
     "scrubber.js",
     "page.js",
 )
@@ -68,6 +69,7 @@ def to_html(document: Document) -> bytes:
         "graphs": [wait_graph_of(run) for run in document.runs],
         "pictures_of": pictures_of,
         "signs_of": legend_signs,
+        "family_of": lambda call: page_data.FAMILIES[page_data.family_index_of(call)],
         "excerpt_of": page_data.source_excerpt,
         "data": embed_json(data),
     }

@@ -13,6 +13,7 @@ from ddpsim.reports.layout.columns import Columns, columns_of
 from ddpsim.reports.layout.mismatches import DifferingCall, differing_calls
 from ddpsim.simulator.choices import RankOrThread
 from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
+from ddpsim.simulator.wording import rank_list
 
 _ALIKE = DifferingCall("", is_odd=False)
 
@@ -32,6 +33,11 @@ class Lane:
     """True if a finding blames the rank."""
     coordinates: str = ""
     """The rank's position in the program's device mesh."""
+
+    @property
+    def name(self) -> str:
+        """The ranks or the thread of the lane, as text."""
+        return f"rank {self.who.rank}, thread {self.who.thread}" if self.who.thread else rank_list(self.ranks)
 
 
 class PlacedCall(NamedTuple):
@@ -278,16 +284,20 @@ InLane = TypeVar("InLane", PlacedCall, EventMark, WaitBar, MissingCall)
 
 LARGEST = 64
 """The largest number of lanes (rows of ranks) on a page."""
+_MOST_UNSHARED = 7
+_MOST_UNSHARED_OF_MESH = 16
+"""With more ranks, those that did the same share a lane. In a device mesh each has its place, so more are shown."""
 
 
 def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
-    """Return at most `largest` lanes of a run. If there are more, ranks that did the same share a lane.
+    """Return at most `largest` lanes of a run. If there are many ranks, those that did the same share a lane.
 
-    If there are still too many, lanes of blamed ranks are kept first, then lanes with a missing call, lanes of waiting
-    ranks, and the lowest ranks.
+    If there are still too many lanes, those of blamed ranks are kept first, then those with a missing call, those of
+    waiting ranks, and the lowest ranks.
     """
     lanes = lanes_of(run)
-    if len(lanes.lanes) <= largest:
+    is_of_mesh = any(lane.coordinates for lane in lanes.lanes)
+    if run.world_size <= (_MOST_UNSHARED_OF_MESH if is_of_mesh else _MOST_UNSHARED) and len(lanes.lanes) <= largest:
         return lanes
     classes = _group_equal_lanes(run, lanes)
     kept = sorted(sorted(classes, key=lambda lane: _importance_of_lane(lanes, lane))[:largest])

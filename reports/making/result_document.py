@@ -3,6 +3,7 @@
 import linecache
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -203,6 +204,8 @@ _AROUND = 3
 """The number of source lines shown before a line, and after it."""
 _LONGEST = 200
 """The most characters of a source line; the rest is cut."""
+_TEST_MARK = re.compile(r"\s+# found here( by \w+)?$")
+"""A comment in ddpsim's own scenarios, for their tests."""
 
 
 def _read_source(site: CallSite) -> Site:
@@ -213,7 +216,7 @@ def _read_source(site: CallSite) -> Site:
         return Site(_shown_path(site), site.line, site.function)
     first = max(1, site.line - _AROUND)
     around = lines[first - 1 : site.line + _AROUND]
-    source = tuple(line.rstrip("\r\n")[:_LONGEST] for line in around)
+    source = tuple(_TEST_MARK.sub("", line.rstrip("\r\n"))[:_LONGEST] for line in around)
     return Site(_shown_path(site), site.line, site.function, first, source)
 
 

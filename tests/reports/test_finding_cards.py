@@ -245,6 +245,23 @@ def test_columns_that_tell_nothing_are_folded_far_from_what_does():
     assert folds_of(long_run(39), lanes_of(long_run(39))) == ()  # so many are shown
 
 
+def test_calls_that_make_groups_and_wrap_the_model_are_folded_where_all_ranks_make_them():
+    story = Story(2)
+    story.meet(call(0, operation="new_group", group="a"), (0, 1))
+    for number, phase in enumerate(["parameter check", "state broadcast"]):
+        story.meet(call(number, phase=phase, origin="DDP"), (0, 1))
+    story.meet(call(2), (0, 1))
+    run = story.run()
+    assert folds_of(run, lanes_of(run)) == (Fold(0, 2, "setup: 3 calls", "the same on all ranks"),)
+    issues = [index for index, event in enumerate(run.events) if event.kind is EventKind.ISSUE]
+    assert folds_of(run, lanes_of(run), marked=issues[2]) == ()  # a picture that points at one of them shows it
+    story = Story(3)
+    for number in range(3):
+        story.meet(call(number, phase="state broadcast", origin="DDP"), (0, 1))
+    run = story.run()
+    assert folds_of(run, lanes_of(run)) == ()  # rank 2 makes none
+
+
 def test_folded_columns_in_which_not_all_ranks_meet_are_not_called_alike():
     story = Story(4)
     for step in range(60):

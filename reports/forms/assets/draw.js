@@ -104,7 +104,7 @@ class Drawing {
     const height = geometry.contentHeight - 6 - top;
     return geometry.folds.closed.map((fold) => {
       const x = geometry.x((fold.first + fold.last) / 2);
-      const text = `${fold.what}: ${fold.why}`;
+      const text = `${fold.what} ${fold.why}`;
       const label = { tabindex: 0, role: "button", "aria-label": `${text}: show them` };
       const box = { x: x - FOLD_WIDTH / 2 + 7, y: top, width: FOLD_WIDTH - 14, height, rx: 6 };
       return svg(

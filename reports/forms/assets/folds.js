@@ -1,7 +1,7 @@
 // Columns that tell nothing, shown as one: where each stands then. A click, or coming to one of their calls, opens them.
 
 /** Room for what is said of folded columns. */
-const FOLD_WIDTH = 118;
+const FOLD_WIDTH = 128;
 
 class Folds {
   /** @param {[number, number, string, string][]} raw */

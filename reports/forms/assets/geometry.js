@@ -1,7 +1,7 @@
 // Where things stand on the screen: columns to the right, lanes downwards, and which columns are in view.
 
 const NARROWEST = 1.5;
-const WIDEST = 64;
+const WIDEST = 110;
 /** The narrowest column in which one reads what stands in it. */
 const LEGIBLE = 24;
 const HEAD = 84;
@@ -11,7 +11,7 @@ const HEAD_LETTERS = { most: 30, least: 14 };
 const HEAD_LETTER = 5.2;
 const LABEL_LETTER = 7.2;
 /** Room behind the last column, for a word beside it. */
-const TAIL = 76;
+const TAIL = 80;
 
 class Geometry {
   /** @param {Run} run */

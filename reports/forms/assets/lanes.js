@@ -4,6 +4,8 @@ const ZOOM = 1.3;
 /** Room for the word beside a call that differs, or beside a missing one. */
 const WORD_ROOM = 190;
 const MISSING_ROOM = 88;
+/** What a page of A4 has room for. */
+const PAPER_WIDTH = 700;
 
 class Lanes {
   /** @param {HTMLElement} section @param {Run} run @param {string} name */
@@ -14,6 +16,7 @@ class Lanes {
     this.geometry = new Geometry(run);
     this.area = section.querySelector(".lanes");
     this.drawing = section.querySelector(".drawing");
+    for (const name of ["role", "aria-label"]) this.drawing.removeAttribute(name);
     this.extent = section.querySelector(".extent");
     this.tip = section.querySelector(".tip");
     this.details = new Details(section.querySelector(".details"), run);
@@ -21,6 +24,8 @@ class Lanes {
     this.cursor = -1;
     this.now = run.kinds.length - 1;
     this.isDue = false;
+    /** While the page is printed, the width that a column has on the screen; else 0. */
+    this.widthOnScreen = 0;
     /** Called when columns were folded, or shown. */
     this.onFold = () => {};
     this.listen();
@@ -38,6 +43,8 @@ class Lanes {
     this.area.addEventListener("focus", () => this.onFocus());
     this.details.onToggle = () => this.onToggle();
     new ResizeObserver(() => this.onResize()).observe(this.area);
+    window.addEventListener("beforeprint", () => this.onPaper());
+    window.addEventListener("afterprint", () => this.onScreen());
   }
 
   /** Take the width of the area, and give it the height that the lanes need. */
@@ -59,6 +66,26 @@ class Lanes {
     const end = wrong < 0 ? run.columns : run.cellColumn[wrong];
     const column = run.marked === null ? end : run.columnOf(run.marked);
     this.area.scrollLeft = geometry.x(column) - this.startOf(wrong);
+    this.draw();
+  }
+
+  /** As `begin`, on paper: nothing scrolls there, and small columns are better than none. */
+  onPaper() {
+    const { geometry, run } = this;
+    this.widthOnScreen = geometry.columnWidth;
+    geometry.fill(PAPER_WIDTH);
+    geometry.columnWidth = Math.max(geometry.fitting(), LEGIBLE / 2);
+    const wrong = this.cellThatCounts();
+    const from = geometry.x(wrong < 0 ? run.columns : run.cellColumn[wrong]) + geometry.left - this.startOf(wrong);
+    this.drawing.setAttribute("width", String(PAPER_WIDTH));
+    this.extent.style.width = `${PAPER_WIDTH}px`;
+    this.draw(Math.max(0, Math.min(from, geometry.contentWidth - PAPER_WIDTH)));
+  }
+
+  onScreen() {
+    this.geometry.columnWidth = this.widthOnScreen;
+    this.widthOnScreen = 0;
+    this.measure();
     this.draw();
   }
 
@@ -87,10 +114,10 @@ class Lanes {
     requestAnimationFrame(() => this.draw());
   }
 
-  draw() {
+  draw(left = this.area.scrollLeft) {
     this.isDue = false;
     const { geometry } = this;
-    geometry.left = this.area.scrollLeft;
+    geometry.left = left;
     const hadFocus = this.drawing.contains(document.activeElement);
     const progress = new Progress(this.run, this.now);
     const drawing = new Drawing(this.run, geometry, progress, { group: this.group, name: this.name });
@@ -118,6 +145,22 @@ class Lanes {
     this.draw();
     this.focusCursor();
     if (this.details.isOpen) this.details.showCell(cell);
+    if (!this.run.isMissing(cell)) history.replaceState(null, "", this.linkTo(this.run.cellEvent[cell]));
+  }
+
+  /** The end of the page's address that leads to an event, as its number in the whole run. @param {number} event */
+  linkTo(event) {
+    return `#${this.name}-event${this.run.numberOf(event)}`;
+  }
+
+  /** Go to the event that the page's address names, if it is one of this run and has a call. */
+  followLink() {
+    const { run } = this;
+    const event = Array.from(run.kinds).findIndex((_, each) => this.linkTo(each) === location.hash);
+    const cell = event < 0 ? -1 : run.cellOf(event);
+    if (cell < 0) return;
+    this.moveTo(cell);
+    this.details.showCell(cell);
   }
 
   focusCursor() {
@@ -307,7 +350,7 @@ class Lanes {
   }
 
   onResize() {
-    if (this.area.clientWidth === this.geometry.width) return;
+    if (this.widthOnScreen || this.area.clientWidth === this.geometry.width) return;
     this.measure();
     this.redraw();
   }

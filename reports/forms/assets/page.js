@@ -54,6 +54,7 @@ function startSection(section) {
   const lanes = new Lanes(section, run, `run${index}`);
   const scrubber = new Scrubber(section, lanes);
   new Filters(section, lanes);
+  new Find(section, lanes);
   new Compare(section, run);
   const actions = {
     first: () => scrubber.goTo(0),
@@ -81,6 +82,8 @@ function startSection(section) {
     p: "play",
   };
   section.addEventListener("keydown", (event) => onKey(event, lanes, (key) => actions[keys[key]]));
+  lanes.followLink();
+  window.addEventListener("hashchange", () => lanes.followLink());
 }
 
 /** The button that folds what is alike; there is none where nothing is. */

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.reports.document import Document, Site
+from ddpsim.reports.forms.html import to_html
 from ddpsim.simulator.events import EventKind
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
@@ -329,17 +330,71 @@ def test_messages_lean_from_sender_to_receiver(open_run):
     assert report.count(".drawing .link") == 1
 
 
-def test_64_ranks_have_a_lane_each_and_more_share_them(open_run):
-    report = open_run(missing_rank(64, 21, 3))
-    assert len(names(report)) == 64
+def test_7_ranks_have_a_lane_each_and_more_share_them(open_run):
+    report = open_run(missing_rank(7, 5, 3))
+    assert len(names(report)) == 7
     assert report.count(".shared") == 0
+    assert names(open_run(missing_rank(8, 5, 3))) == ["ranks 0-4, 6-7 \N{MIDDLE DOT} 7 alike", "rank 5"]
     report = open_run(missing_rank(128, 21, 3))
-    assert names(report) == ["ranks 0-20, 22-127 · 127 alike", "rank 21"]
+    assert names(report) == ["ranks 0-20, 22-127 \N{MIDDLE DOT} 127 alike", "rank 21"]
     assert report.count(".shared") == 1
     report.page.keyboard.press("Tab")
     report.page.locator(".lanes").focus()
     report.page.keyboard.press("ArrowUp")
-    assert report.focused() == "ranks 0-20, 22-127 · 127 alike, all_reduce #3, waits, 1 of 128 missing"
+    assert report.focused() == "ranks 0-20, 22-127 \N{MIDDLE DOT} 127 alike, all_reduce #3, waits, 1 of 128 missing"
+
+
+def test_16_ranks_of_a_device_mesh_have_a_lane_each(open_run):
+    run = missing_rank(16, 5, 3)
+    placed = tuple(replace(rank, coordinates=f"dp {rank.rank // 4}, tp {rank.rank % 4}") for rank in run.ranks)
+    assert len(names(open_run(replace(run, ranks=placed)))) == 16
+
+
+def test_calls_are_found_by_their_words_and_enter_goes_from_one_to_the_next(shown):
+    shown.page.locator(".find").fill("ALL_reduce #1")
+    assert shown.texts(".find-note") == ["4 found"]
+    places = []
+    for _ in range(5):
+        shown.page.locator(".find").press("Enter")
+        places.append(shown.page.locator(".cursor").get_attribute("aria-label"))
+    assert places == [f"rank {rank}, all_reduce #1, matched" for rank in (0, 1, 2, 3, 0)]
+    shown.page.locator(".find").press("Shift+Enter")
+    assert shown.texts(".find-note") == ["4 of 4"]
+    shown.page.locator(".find").fill("all_reduce of nobody")
+    assert shown.texts(".find-note") == ["0 found"]
+    assert shown.page.locator(".find").get_attribute("aria-invalid") == "true"
+
+
+def test_the_address_leads_to_the_event_that_is_looked_at(shown):
+    shown.click_cell(5)
+    address = shown.page.evaluate("location.href")
+    state = shown.details()["issued"].split(",")[0]
+    assert address.endswith(f"#run0-event{state.removeprefix('in event ')}")
+    shown.page.goto("about:blank")
+    shown.page.goto(address)
+    assert shown.details()["issued"].startswith(state)
+    assert shown.page.locator(".cursor").get_attribute("data-cursor") == "5"
+
+
+def test_on_paper_there_is_no_button_and_every_column(open_run):
+    report = open_run(missing_rank(4, 1, 24))
+    columns = "all => new Set(all.map(each => each.getAttribute('data-cell'))).size"
+    report.page.emulate_media(media="print")
+    report.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert report.look(".drawing .call[data-cell]", columns) == 4 * 24 + 3
+    assert report.box(".drawing")["width"] == 700
+    assert not any(report.page.locator(each).first.is_visible() for each in ("button", ".controls", ".keys"))
+    report.page.emulate_media(media="screen")
+    report.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert report.box(".drawing")["width"] > 1000
+
+
+def test_without_scripts_the_last_calls_are_drawn(open_page):
+    report = open_page(to_html(Document("story", (missing_rank(4, 1, 30),))), java_script_enabled=False)
+    assert report.page.locator(".drawing .label").all_text_contents() == [f"rank {rank}" for rank in range(4)]
+    # Of 31 columns the last 24: 23 in which all met, and 3 calls that wait for rank 1.
+    assert (report.page.locator(".drawing .call").count(), report.page.locator(".drawing .box").count()) == (95, 1)
+    assert not report.page.locator(".controls").is_visible()
 
 
 def test_lanes_that_are_left_out_are_counted(open_run):
