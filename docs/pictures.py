@@ -22,7 +22,7 @@ from ddpsim.scenarios import run_scenario
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 WIDTH = 1400
-LARGEST_BYTES = 200_000
+LARGEST_BYTES = 240_000
 
 
 def main() -> None:

@@ -104,16 +104,14 @@ class Drawing {
     const height = geometry.contentHeight - 6 - top;
     return geometry.folds.closed.map((fold) => {
       const x = geometry.x((fold.first + fold.last) / 2);
-      const text = `${fold.what} ${fold.why}`;
-      const label = { tabindex: 0, role: "button", "aria-label": `${text}: show them` };
-      const box = { x: x - FOLD_WIDTH / 2 + 7, y: top, width: FOLD_WIDTH - 14, height, rx: 6 };
+      const label = { tabindex: 0, role: "button", "aria-label": `${fold.what} ${fold.why}: show them` };
+      const box = { x: x - FOLD_WIDTH / 2 + 2, y: top, width: FOLD_WIDTH - 4, height, rx: 6 };
       return svg(
         "g",
         { class: "fold", "data-fold": geometry.folds.all.indexOf(fold), ...label },
         svg("rect", box),
-        svg("text", { x, y: top + height / 2 - 3 }, fold.what),
+        svg("text", { x, y: top + height / 2 - 3 }, `${fold.what} `),
         svg("text", { x, y: top + height / 2 + 12 }, fold.why),
-        svg("title", {}, text),
       );
     });
   }

@@ -338,8 +338,14 @@ class Lanes {
     if (cell !== undefined && this.area.matches(":focus-visible")) this.moveTo(cell);
   }
 
+  /** The details take room from the lanes, or give it back: what was in view whole stays so, and the cursor does. */
   onToggle() {
+    const { geometry } = this;
+    const wasWhole = geometry.contentWidth <= geometry.width;
     this.measure();
+    if (wasWhole) geometry.columnWidth = Math.max(geometry.fitting(), LEGIBLE);
+    this.measure();
+    if (this.cursor >= 0) this.reveal(this.cursor);
     this.draw();
     if (!this.details.isOpen && this.cursor >= 0) this.focusCursor();
   }

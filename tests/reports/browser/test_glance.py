@@ -68,7 +68,7 @@ def test_lanes_of_a_mesh_stand_in_bands(open_run):
 
 def test_folded_columns_are_one_click_away(open_run):
     report = open_run(long_run(60))
-    assert report.texts(".drawing .fold text") == ["steps 5 to 50", "the same on all ranks"]
+    assert report.texts(".drawing .fold text") == ["steps 5 to 50 ", "the same on all ranks"]
     assert report.count(".drawing .call") == 2 * (61 - 46) - 1
     report.page.locator(".fold").click()
     assert report.count(".drawing .fold") == 0

@@ -365,6 +365,15 @@ def test_calls_are_found_by_their_words_and_enter_goes_from_one_to_the_next(show
     assert shown.page.locator(".find").get_attribute("aria-invalid") == "true"
 
 
+def test_the_call_whose_details_are_open_stays_in_view(shown):
+    shown.page.locator(".lanes").focus()
+    shown.page.keyboard.press("End")
+    shown.page.keyboard.press("Enter")
+    cursor, frame, details = (shown.box(each) for each in (".cursor rect", ".frame", ".details"))
+    assert cursor["x"] + cursor["width"] < frame["x"] + frame["width"] - 90  # before the ends of the lanes
+    assert frame["x"] + frame["width"] < details["x"]
+
+
 def test_the_address_leads_to_the_event_that_is_looked_at(shown):
     shown.click_cell(5)
     address = shown.page.evaluate("location.href")
