@@ -267,9 +267,10 @@ def test_a_run_without_a_trace_has_lanes_without_items():
     assert (lanes.items, lanes.columns) == ((), 0)
 
 
-def test_ranks_that_did_the_same_share_a_lane_if_there_are_more_than_64():
-    run = missing_rank(64, 21)
+def test_ranks_that_did_the_same_share_a_lane_if_there_are_more_than_7():
+    run = missing_rank(7, 5)
     assert shown_lanes(run) == lanes_of(run)
+    assert [lane.ranks for lane in shown_lanes(missing_rank(8, 5)).lanes] == [(0, 1, 2, 3, 4, 6, 7), (5,)]
     lanes = shown_lanes(missing_rank(1024, 21, 3))
     assert [lane.ranks for lane in lanes.lanes] == [tuple(rank for rank in range(1024) if rank != 21), (21,)]
     assert [columns(lanes, lane) for lane in (0, 1)] == [[0, 1, 2, 3], [0, 1, 2]]
