@@ -45,6 +45,14 @@ class BatchRecords:
         self._replayed = _read_batches(Path(recording.batches_of)) if recording.batches_of else None
         folder = Path(recording.folder)
         self.writers = {rank: RecordWriter(folder / f"{rank}.batches") for rank in ranks}
+        self._index_writers = {rank: RecordWriter(folder / f"{rank}.indices") for rank in self.writers}
+        self._indices: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
+        """By iterator, the numbers of the samples that its sampler has drawn."""
+
+    def close(self) -> None:
+        """Close the files."""
+        for each in (*self.writers.values(), *self._index_writers.values()):
+            each.close()
 
     def replacements(self) -> list[Replacement]:
         """Return the replacements of functions of data loaders."""
@@ -52,6 +60,7 @@ class BatchRecords:
             (DataLoader, "__iter__", self._wrap_iter),
             (DataLoader, "__len__", self._wrap_len),
             (_BaseDataLoaderIter, "__next__", self._wrap_next),
+            (_BaseDataLoaderIter, "_next_index", self._wrap_next_index),
         ]
 
     def _batch_key(self) -> _Key:
@@ -105,7 +114,13 @@ class BatchRecords:
                 if not mine:
                     raise StopIteration
                 return join_batches([pickle.loads(each) for each in mine])
-            batch = original(iterator)
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                if iterator in self._indices and isinstance(iterator._dataset, Sized):
+                    passed = (*self._keys[iterator][1:], len(iterator._dataset)), tuple(self._indices.pop(iterator))
+                    self._index_writers[self._host.running_thread.rank].write(passed)
+                raise
             key, writer = self._keys[iterator], self.writers[self._host.running_thread.rank]
             if self._is_recording():
                 writer.write((key, _as_bytes(join_batches([batch]))))
@@ -114,6 +129,32 @@ class BatchRecords:
             return batch
 
         return following
+
+    def _wrap_next_index(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def next_index(iterator: Any) -> Any:
+            found = original(iterator)
+            numbers = found if isinstance(found, (list, tuple)) else [found]
+            if iterator in self._keys and all(isinstance(each, int) for each in numbers):
+                self._indices.setdefault(iterator, []).extend(numbers)
+            return found
+
+        return next_index
+
+
+def describe_overlap(folder: Path) -> str:
+    """Return a line on ranks that divide a data set among them, but not so that each sample is read once; else ""."""
+    passes: dict[tuple[str, int, int, int], dict[tuple[int, ...], None]] = {}
+    for file in folder.glob("*.indices"):
+        for key, numbers in read_entries(file):
+            passes.setdefault(key, {})[numbers] = None
+    for (path, line, _, size), ranks in passes.items():
+        read, distinct = sum(map(len, ranks)), len(set().union(*ranks))
+        is_divided = len(ranks) > 1 and 0.75 * size < read < size + len(ranks)
+        if is_divided and read - distinct >= len(ranks) and all(len(set(own)) == len(own) for own in ranks):
+            text = f"{read - distinct} of the {size} samples are read by several ranks, and {size - distinct} by none"
+            return f"{text}, in a pass over the data loader of {Path(path).name}:{line}"
+    return ""
 
 
 class _BatchPickler(pickle.Pickler):

@@ -114,7 +114,7 @@ class TrainingRecorder:
         """Remove the hooks, and close the files."""
         for hook in self._hooks:
             hook.remove()
-        for each in (*(rank.writer for rank in self._ranks.values()), *self._batches.writers.values()):
+        for each in (*(rank.writer for rank in self._ranks.values()), self._batches):
             each.close()
 
     # --- forward ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.comparing.batches import describe_overlap
 from ddpsim.simulator.comparing.comparison import ROUNDINGS, Answer
 from ddpsim.simulator.comparing.judgement import Comparison, judge_records
 from ddpsim.simulator.comparing.records import Kind, Recording, read_steps
@@ -16,6 +17,7 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Verdict
+from ddpsim.simulator.wording import LabelledLine
 
 RunRecorded = Callable[[Recording], Result]
 """A function that runs a program while its ranks record."""
@@ -57,6 +59,11 @@ def compare_runs(
                 return replace(unknown, line=f"the reference on {what} did not pass: {ran.findings[0].summary}")
         sizes, has_hook = (first.world_size, ran.world_size), any(call.origin.by_hook for call in calls)
         found = judge_records(folders, sizes, _calls_by_step(first.trace), rounding=sent, has_hook=has_hook)
+        overlap = describe_overlap(folders[0])
+    if found.is_same and overlap:
+        causes = {"cause": "ranks draw from the data set in different orders", "do": "give all samplers the same seed"}
+        lines = tuple(LabelledLine(*each) for each in causes.items())
+        found = replace(found, answer=Answer.DIFFERENT, line=overlap, lines=lines)
     return replace(found, program=program, against=what)
 
 
