@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from ddpsim.scenarios.cli.test import pytest_arguments_of_unittest
+from ddpsim.scenarios.test_suites import per_rank
 from ddpsim.simulator.errors import UsageError
 
 HEAD = """
@@ -151,7 +152,7 @@ def test_all_wait(group):
 """
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_the_repaired_twin_is_clean_and_a_token_replays(ddpsim_test):
     broken = REPAIRED.replace("    dist.barrier()", "    RANK or dist.barrier()")
     assert ddpsim_test("--ranks", "2", test_suite=REPAIRED).ret == 0
@@ -164,7 +165,7 @@ def test_the_repaired_twin_is_clean_and_a_token_replays(ddpsim_test):
     assert "deadlock.missing_rank" in str(again.stdout)
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_ranks_that_collect_different_tests_are_reported(ddpsim_test):
     suite = f"{HEAD}\n@pytest.mark.parametrize('n', range(1 + RANK))\ndef test_it(n): pass"
     result = ddpsim_test("--ranks", "2", test_suite=suite)
@@ -175,7 +176,14 @@ def test_ranks_that_collect_different_tests_are_reported(ddpsim_test):
     )
 
 
-@pytest.mark.tier("ci")
+def test_tests_that_one_rank_lacks_are_named():
+    compare_collections = vars(per_rank)["_compare_collections"]
+    compare_collections({"a", "b"}, {"b", "a"}, 1)
+    with pytest.raises(pytest.UsageError, match=r"\(b only on rank 0; c, d, e \.\.\. only on rank 2\)"):
+        compare_collections({"a", "b"}, set("acdef"), 2)
+
+
+@pytest.mark.tier("nightly")
 def test_a_module_that_only_one_rank_cannot_import_is_reported(ddpsim_test):
     result = ddpsim_test(
         "--ranks", "2", test_suite=f"{HEAD}\nif RANK == 1: raise ValueError('no such rank')\ndef test_it(): pass"
@@ -217,7 +225,7 @@ def test_a_group_made_while_tests_are_collected_is_refused(ddpsim_test):
     assert result.ret != 0
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_workers_of_xdist_that_each_run_all_tests_are_ranks(ddpsim_test):
     suite = """
     import os, pytest, torch, torch.distributed as dist
@@ -234,7 +242,7 @@ def test_workers_of_xdist_that_each_run_all_tests_are_ranks(ddpsim_test):
     assert "leave -n out" in str(ddpsim_test("--ranks", "2", "-p", "xdist", "-n", "2").stderr)
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_virtual_gpus_are_there_while_tests_are_collected(ddpsim_test):
     suite = f"""{HEAD}
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs GPUs")
@@ -279,7 +287,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_unittest_and_files_of_torch(ddpsim_test):
     result = ddpsim_test("harness.py", "-k", "Threads", harness=OF_TORCH)
     result.assert_outcomes(passed=1, failed=1, deselected=1)

@@ -213,6 +213,7 @@ def test_hazards_have_an_exit_status_of_their_own(run):
     strict.stdout.fnmatch_lines(["  hazards: 1 hazard.tensor_in_flight", "::warning file=test_it.py,line=*"])
 
 
+@pytest.mark.tier("nightly")
 def test_the_plugin_is_found_by_its_name(run):
     result = run(HAZARD, "-p", "ddpsim.harness")
     result.stdout.fnmatch_lines(["ddpsim: 1 test on simulated ranks*"])
