@@ -246,6 +246,9 @@ class LauncherRun:
                     return True
                 if isinstance(message, launcher_line.LaunchRejected):
                     raise UsageError(message.line)
+                if isinstance(message, launcher_line.ProgramEnded) and message.raised and message.is_starting:
+                    where = f" at {message.raised.site}" if message.raised.site else ""
+                    raise UsageError(f"the program could not start its ranks{where}: {message.raised.line}")
                 if message is not None and not isinstance(message, launcher_line.StartedRank):
                     break
                 now = self._launcher.core_seconds()

@@ -169,10 +169,10 @@ def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
                 raise
             raised = outcome.describe_error(0, error)
             raised = raised._replace(traceback=raised.traceback[-(1 << 15) :])
-            if not launcher.has_begun:
+            if not launcher.has_begun and not launcher.is_starting:
                 traceback.print_exc()
         own_process.flush_streams()
-        line.send(launcher_line.ProgramEnded(raised))
+        line.send(launcher_line.ProgramEnded(raised, launcher.is_starting))
     except BaseException as error:
         exit_with_internal_error(rank_config.files.stack, error, "the process of the program, which starts the ranks")
     finally:
@@ -227,7 +227,7 @@ class Launcher:
 
     def __init__(self, line: PacketConnection, config: ProcessConfig) -> None:
         self.line = line
-        self.has_begun = False
+        self.has_begun = self.is_starting = False
         self._pid = os.getpid()
         self.config = config
         entries = _environment_entries()
@@ -325,8 +325,10 @@ class Launcher:
         def start_process_or_rank(worker: Any) -> Any:
             if os.getpid() != self._pid or not self._is_rank(worker):
                 return original(worker)
-            self._target = worker._target
-            return self._start_rank(WorkerBody(worker, is_forked=kind is context.ForkProcess))
+            self._target, self.is_starting = worker._target, True
+            rank = self._start_rank(WorkerBody(worker, is_forked=kind is context.ForkProcess))
+            self.is_starting = False
+            return rank
 
         return start_process_or_rank
 

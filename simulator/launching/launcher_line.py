@@ -37,3 +37,5 @@ class ProgramEnded(NamedTuple):
     """The program that started its ranks itself has ended."""
 
     raised: RaisedError | None
+    is_starting: bool = False
+    """True if it was starting a rank when it raised."""

@@ -112,6 +112,14 @@ def test_what_the_program_raises_after_its_ranks_blames_no_rank(write):
     assert "left the program that starts the ranks" in finding.body
 
 
+def test_what_the_program_raises_while_it_starts_a_rank_blames_no_rank(write):
+    write("import multiprocessing\n" + SPAWN.replace("args=(3,)", "args=(3, multiprocessing.Queue())"))
+    line = SPAWN[: SPAWN.index("mp.spawn")].count("\n") + 2
+    told = f"the program could not start its ranks at train.py:{line}: RuntimeError: A SemLock created in a fork"
+    with pytest.raises(UsageError, match=told):
+        simulate_program(["train.py"], 3)
+
+
 def test_ranks_that_look_at_ports_of_their_own_never_meet(write):
     program = """
 import os
