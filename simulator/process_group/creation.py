@@ -109,7 +109,7 @@ class GroupMaker:
         """Return the running rank's handle of the key-value store that all ranks share."""
         store = SimulatedStore(self._host, prefix)
         if timeout is not None:
-            store.set_timeout(timeout)
+            store._timeout = timeout
         return store
 
     def rendezvous_store(self, timeout: timedelta | None, port: int | None = None) -> SimulatedStore:

@@ -149,8 +149,13 @@ class SimulatedStore(Store):
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out, in virtual time, for waits that give none themselves. It ends none in a deadlock."""
-        self._timeout = time_limit("set_timeout", timeout)
+        """Set the time-out, in virtual time, for waits that give none themselves.
+
+        torch sets that of the group once more: it ends no wait in a deadlock. Any other is the program's.
+        """
+        if timeout != self._timeout:
+            self._report_limit(AccessMode.WRITE)
+            self._timeout = self._limit = time_limit("set_timeout", timeout)
 
     @property
     def timeout(self) -> timedelta:

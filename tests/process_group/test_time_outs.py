@@ -209,6 +209,20 @@ def test_waits_for_the_store(isolation):
     assert returned(program, 2, isolation=isolation)[0] == expected
 
 
+@ISOLATIONS
+def test_a_time_out_of_the_default_store_ends_a_wait_that_nobody_will_end(isolation):
+    def program(rank, limit):
+        store = dist.distributed_c10d._get_default_store()
+        if limit:
+            store.set_timeout(seconds(limit))
+        return attempt(store.get, "never"), attempt(store.wait, ["never"])
+
+    missing = "wait timeout after 8000ms, keys: /default_pg/0/never"
+    assert returned(program, 2, args=(8,), isolation=isolation)[0] == (missing, missing)
+    (finding,) = simulate(program, 2, args=(0,), isolation=isolation).findings
+    assert finding.code == "deadlock.missing_rank"
+
+
 def test_a_rank_that_makes_a_group_too_late():
     def program(rank):
         time.sleep(12 * rank)
