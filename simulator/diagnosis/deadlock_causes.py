@@ -235,6 +235,12 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, 
     # A rank that takes messages from any source may serve the others: then its wait may be for the wrong one of them.
     serves = any(each.peer == ANY_SOURCE and each.rank in reading.cycle for each in snapshot.issued)
     if operations in ({"send"}, {"recv"}) and not serves:
+        messages = [slot.calls[0] for slot in snapshot.open_slots if slot.calls[0].is_point_to_point]
+        others = {each.rank: each for each in messages if each.operation not in operations}
+        if others.keys() >= set(reading.cycle) and all(others[call.peer or 0].peer != call.rank for call in calls):
+            here = f"{calls[0].title} of rank {calls[0].rank} names rank {calls[0].peer}"
+            there = others[reading.cycle[1]]
+            return Cause.PEERS_DIFFER.lines(fact=f"{here}, whose {there.operation} names rank {there.peer}")
         return (Cause.SENDS_FIRST if "send" in operations else Cause.RECEIVES_FIRST).lines()
     if operations == {"send", "recv"} and all(call.peer in reading.cycle for call in calls) and len(calls) == 2:
         sides = [

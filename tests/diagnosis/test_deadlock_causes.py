@@ -176,6 +176,20 @@ def test_whose_fault_it_is_and_why(case):
     ends_with(finding, cause, **dict(*facts))
 
 
+def test_peers_that_do_not_name_each_other():
+    ranks = tuple(waiting(rank, "send", peer=(rank + 1) % 3) for rank in range(3))
+    sends = [rank.wait.calls[0] for rank in ranks]
+    receives = [call._replace(signature=Signature("recv")) for call in sends]
+
+    def told(received):
+        slots = tuple(OpenCalls((call,), (call.peer,)) for call in (*sends, *received))
+        (finding,) = find_deadlocks(WaitGraph(Snapshot(ranks, slots, 9)))
+        return finding
+
+    ends_with(told(receives), Cause.PEERS_DIFFER, fact="send #8 of rank 0 names rank 1, whose recv names rank 2")
+    ends_with(told(receives[:2]), Cause.SENDS_FIRST)
+
+
 def test_the_culprits_lines_come_first():
     assert found(*CASES["a dead rank"][0]).sites[0] == LATER
     assert found(*CASES["a forward without gradients, step 0"][0]).sites[0] == LOOP

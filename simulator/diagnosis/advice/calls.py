@@ -269,6 +269,10 @@ class CallCauses:
         "every rank of the cycle receives before it sends, or instead",
         "let one rank send first, or pass both calls to batch_isend_irecv",
     )
+    PEERS_DIFFER = make_advice(facts.OneFact)(
+        "each rank of the cycle has begun both a send and a recv, and their peers do not name each other: {fact}",
+        "let each rank receive from the rank that sends to it: `src=rank - 1` goes with `dst=rank + 1`",
+    )
     LOOPS_OF_MESSAGES_DIFFER = make_advice(facts.PatternBreak)(
         "{who} reached {operation} at {site} {fact}, and {usual}: one of two loops is longer than the other (another "
         "number of micro-batches, for example), or one of them takes a branch",
