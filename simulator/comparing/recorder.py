@@ -107,15 +107,16 @@ class TrainingRecorder:
             (utils.clip_grad, "clip_grad_norm_", self._wrap_clip),
             (functional, "dropout", self._wrap_dropout),
             (functional, "scaled_dot_product_attention", self._wrap_attention),
-            *((distributed, name, self._wrap_reduction) for name in ("all_reduce", "reduce", "all_gather")),
+            *((distributed, name, self._wrap_reduction) for name in ("all_reduce", "reduce")),
         ]
 
     def close(self) -> None:
         """Remove the hooks, and close the files."""
         for hook in self._hooks:
             hook.remove()
-        for each in (*(rank.writer for rank in self._ranks.values()), self._batches):
-            each.close()
+        for each in self._ranks.values():
+            each.writer.close()
+        self._batches.close()
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
@@ -201,9 +202,9 @@ class TrainingRecorder:
             mine = self._recording_rank()
             before = None if mine is None else mine.random_before
             if mine is not None and before is not None and torch.equal(before, torch.get_rng_state()):
-                tensors = [each for each in (*arguments[:2], options.get("tensor")) if isinstance(each, Tensor)]
-                if tensors and (tensors[0].numel() == 1 or original.__name__ != "all_gather"):
-                    mine.writer.write(Entry(Kind.METRIC, str(current_user_site()), float(tensors[0].double().sum())))
+                tensor = arguments[0] if arguments else options.get("tensor")
+                if isinstance(tensor, Tensor) and not tensor.is_complex():
+                    mine.writer.write(Entry(Kind.METRIC, str(current_user_site()), float(tensor.double().sum())))
             return original(*arguments, **options)
 
         return reduction
