@@ -31,7 +31,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 def _collect_facts() -> dict[str, Any]:
     """Return the facts to show (versions, machine, missing names), by their keys in the JSON output."""
     torch, problem = _import_torch()
-    python = platform.python_version()
+    python, gpus = platform.python_version(), "ddpsim.simulator.virtual_gpus.building"
     return {
         "ddpsim": _version_of("ddpsim") or "from its sources",
         "python": python,
@@ -42,7 +42,7 @@ def _collect_facts() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "free_memory_bytes": _free_memory(),
         "gpus": _gpu_names(torch),
-        "virtual_gpus": "not without torch" if torch is None else _describe_virtual_gpus(),
+        "virtual_gpus": "not without torch" if torch is None else import_public_name(gpus, "describe_device")(),
         "compilers": [name for name in _COMPILERS if shutil.which(name)],
         "optional_packages": {name: found for name in _OPTIONAL if (found := _version_of(name)) is not None},
         "new_names": [] if problem else import_public_name("ddpsim.simulator.foreign_names.public", "find_new_names")(),
@@ -86,12 +86,6 @@ def _gpu_names(torch: Any) -> list[str]:
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     except Exception:  # a broken driver, or no torch
         return []
-
-
-def _describe_virtual_gpus() -> str:
-    from ddpsim.simulator.virtual_gpus.building import describe_device
-
-    return describe_device()
 
 
 def _version_of(package: str) -> str | None:
