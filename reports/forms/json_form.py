@@ -1,16 +1,14 @@
-"""Writes a document as JSON and reads it. `schema` is its JSON Schema, published as assets/document.schema.json."""
+"""Writes a document as JSON and reads it. Its JSON Schema is published as assets/document.schema.json."""
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from ddpsim.reports.document import VERSION, Document, Event, Exploration, ReportError, Run
-from ddpsim.simulator.choices import RankOrThread
+from ddpsim.reports.document import VERSION, Document, Exploration, ReportError, Run
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.wording import LabelledLine
 
 Decoded = TypeVar("Decoded")
 
@@ -62,21 +60,6 @@ def read_document(path: Path) -> Document:
             f"{path} has more than {LARGEST_BYTES >> 20} MiB, the limit of a report: report a shorter run"
         )
     return from_json(data, name=str(path))
-
-
-def document_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of what `to_json` writes."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"A ddpsim report, version {VERSION}"}
-    made = head | msgspec.json.schema(Document)
-    parts = made["$defs"]
-    parts["Document"]["required"].append("version")
-    parts["Document"]["properties"]["version"] = {"const": VERSION}
-    for of in (Event, LabelledLine, RankOrThread):  # arrays, which are written whole
-        items = [
-            item | {"title": name} for item, name in zip(parts[of.__name__]["prefixItems"], of._fields, strict=True)
-        ]
-        parts[of.__name__] |= {"prefixItems": items, "minItems": len(items), "maxItems": len(items)}
-    return made
 
 
 class _Versioned(msgspec.Struct):

@@ -12,13 +12,14 @@ from rich.cells import cell_len
 
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from ddpsim.reports.forms.html import to_html
-from ddpsim.reports.forms.json_form import document_schema, from_json, to_json
+from ddpsim.reports.forms.json_form import from_json, to_json
 from ddpsim.reports.forms.junit import JunitCase, to_junit
 from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
 from ddpsim.reports.forms.text import to_text
 from ddpsim.reports.index import IndexEntry, folder_name, index_row_of, to_index
 from ddpsim.reports.report_folder import FORMS, write_reports
 from tests.reports.examples import HOSTILE, hostile
+from tests.reports.schema import document_schema
 from tests.reports.tags import Tags
 
 

@@ -14,7 +14,6 @@ from ddpsim import reports
 from ddpsim.reports.document import VERSION, Difference, Document, ReportError
 from ddpsim.reports.forms.json_form import (
     LARGEST_BYTES,
-    document_schema,
     from_json,
     read_document,
     to_json,
@@ -26,6 +25,7 @@ from tests.jobs.test_cli import result_with
 from tests.jobs.test_job_findings import hung, raised, returned
 from tests.kit.rows import rows
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
+from tests.reports.schema import document_schema
 
 FAMILIES = (
     MISSING,  # one of each family of findings
