@@ -81,12 +81,6 @@ class BufferStrategies:
             if rule is not self._default
         }
 
-    @property
-    def current_tensors(self) -> dict[str, Tensor]:
-        """The current tensors of the buffers, by name, without those that DDP ignores."""
-        current = {name: slot.current_tensor for name, slot in self._slots.items()}
-        return {name: buffer for name, buffer in current.items() if buffer is not None}
-
     def buffers_with_strategy(self, when: When) -> "Iterator[tuple[BufferPlace, Strategy]]":
         """Yield the buffers with a named strategy for this side (before or after a forward), in the module's order."""
         for name, slot in self._slots.items():
