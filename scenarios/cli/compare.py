@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,10 @@ def compare(
         float | None, typer.Option(help="Stop each run after so many real seconds.  [default: 600]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report: Annotated[
+        Path | None,
+        cli_options.folder_option("--report", "Write the answer into this folder: HTML, text and JSON."),
+    ] = None,
 ) -> int:
     """Say whether a training on several ranks is that on one rank, and which tensor differs first.
 
@@ -55,8 +60,21 @@ def compare(
         budget=None if seconds is None else Budget(seconds=seconds),
         **keywords,
     )
+    if report is not None:
+        _write_report(found, report)
     output.print_text(json.dumps(found.as_json(), indent=2) if as_json else str(found))
     return _status_of(found)
+
+
+def _write_report(found: Comparison, folder: Path) -> None:
+    from ddpsim.reports.forms.comparison import comparison_to_html
+    from ddpsim.reports.report_folder import make_folder, write_file
+
+    make_folder(folder)
+    values = found.as_json()
+    write_file(folder / "report.html", comparison_to_html(values))
+    write_file(folder / "report.txt", f"{found}\n".encode())
+    write_file(folder / "result.json", json.dumps(values, indent=2).encode())
 
 
 def _status_of(found: Comparison) -> ExitStatus:

@@ -36,6 +36,8 @@ class Comparison:
     first: Row | None = None
     rows: Sequence[Row] = field(default=(), repr=False)
     """The tensors of the last step that was compared."""
+    history: Sequence[Sequence[Row]] = field(default=(), repr=False)
+    """For each step that was compared, of each tensor the row of the rank on which it differs most."""
 
     @property
     def is_same(self) -> bool:
@@ -50,25 +52,31 @@ class Comparison:
 
     def _table(self) -> Iterator[str]:
         """Yield the table of the step: of each tensor the rank on which it differs most."""
-        worst: dict[str, Row] = {}
-        for row in sorted(self.rows, key=lambda row: -row.difference):
-            worst.setdefault(f"{row.kind.value} {row.name}", row)
-        names = list(dict.fromkeys(f"{row.kind.value} {row.name}" for row in self.rows))[:_MOST_ROWS]
-        width = max(map(len, names), default=0)
+        rows = _worst_rows(self.rows)[:_MOST_ROWS]
+        width = max((len(f"{row.kind.value} {row.name}") for row in rows), default=0)
         yield f"\n     {'tensor':<{width}}  rank  difference   rounding"
-        for name in names:
-            row = worst[name]
+        for row in rows:
+            name = f"{row.kind.value} {row.name}"
             is_first = self.first is not None and (row.kind, row.name) == (self.first.kind, self.first.name)
             mark = ">" if is_first else _MARKS[row.answer]
             yield f"   {mark} {name:<{width}}  {row.rank:>4}  {row.difference:>10.1e}  {row.tolerance:>9.1e}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as values for JSON."""
-        rows = [{**row._asdict(), "kind": row.kind.value, "answer": row.answer.value} for row in self.rows]
+        rows, *history = (
+            [{**row._asdict(), "kind": row.kind.value, "answer": row.answer.value} for row in step]
+            for step in (self.rows, *self.history)
+        )
         first = None if self.first is None else rows[self.rows.index(self.first)]
         said = {"answer": self.answer.value, "line": self.line, **{each.label: each.text for each in self.lines}}
         of = {"program": self.program, "against": self.against, "notes": list(self.notes)}
-        return {**said, **of, "step": self.step, "first": first, "rows": rows}
+        return {**said, **of, "step": self.step, "first": first, "rows": rows, "history": history}
+
+
+def _worst_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return of each tensor the row of the rank on which it differs most, in the order of the tensors."""
+    worst = {(row.kind, row.name): row for row in sorted(rows, key=lambda row: row.difference)}
+    return [worst[key] for key in dict.fromkeys((row.kind, row.name) for row in rows)]
 
 
 def judge_records(
@@ -89,6 +97,7 @@ def judge_records(
         for folder, size in zip(folders, (*sizes, sizes[1]), strict=True)
     ]
     comparer, notes, number = StepComparer(rounding), dict[str, None](), 0
+    history: list[Sequence[Row]] = []
     found = Comparison(
         Answer.UNKNOWN, "no optimizer of torch stepped a model that ran in training: nothing is compared"
     )
@@ -113,7 +122,8 @@ def judge_records(
                 found = replace(found, answer=Answer.UNKNOWN, line=line, lines=())
             return found
         found = _judge_step(number, compared, sides, comparer, calls.get(number, ()))
-        found = replace(found, notes=tuple(notes), step=number, rows=compared.rows)
+        history.append(_worst_rows(compared.rows))
+        found = replace(found, notes=tuple(notes), step=number, rows=compared.rows, history=history)
         if found.answer is Answer.DIFFERENT and has_hook and found.first and not found.first.factor:
             line = f"{found.line}; gradients went through a communication hook, which may change them"
             return replace(found, answer=Answer.UNKNOWN, line=line, lines=())

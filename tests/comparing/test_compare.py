@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import ddpsim
+from ddpsim.reports.forms.comparison import comparison_to_html
 from ddpsim.scenarios.cli import main
 from ddpsim.simulator.comparing import batches, records
 from ddpsim.simulator.comparing.comparison import Answer
@@ -213,10 +214,28 @@ def test_on_the_console(tmp_path, monkeypatch, capsys):
     assert (status, json.loads(text)["answer"]) == (3, "not known")
     status, text = run("--against", "--batch 2", "train.py")
     assert (status, text.splitlines()[0]) == (0, "THE SAME  train.py on 2 ranks, against --batch 2 on 2 ranks")
-    status, text = run("--against", "--summed", "--json", "train.py")
+    status, text = run("--against", "--summed", "--report", "answer", "--json", "train.py")
+    assert json.loads(Path("answer/result.json").read_text(encoding="utf-8")) == json.loads(text)
+    assert {each.name for each in Path("answer").iterdir()} == {"report.html", "report.txt", "result.json"}
     found = json.loads(text)
     assert (status, found["line"]) == (1, "step 0: gradient of weight is x 1/2")
     assert found["first"]["factor"] == pytest.approx(0.5)
+
+
+def test_the_page_shows_each_tensor_in_each_step():
+    found = compare("local_steps")
+    values = found.as_json()
+    assert [len(step) for step in values["history"]] == [len(found.history[0])]
+    page = comparison_to_html({**values, "program": "<b>"}).decode()
+    assert page.count("<rect") == sum(map(len, found.history))
+    assert "<td>&gt;</td><td><bdi>gradient 0.weight</bdi></td>" in page
+    assert "<h1><bdi>&lt;b&gt;</bdi>, against <bdi>1 rank</bdi></h1>" in page
+
+
+def test_the_page_of_what_was_not_compared():
+    page = comparison_to_html(ddpsim.compare(lambda rank: None, 2).as_json()).decode()
+    assert "no optimizer of torch stepped a model" in page
+    assert "<svg" not in page
 
 
 @rows(
