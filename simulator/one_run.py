@@ -264,19 +264,18 @@ def _from_any_source(trace: Trace) -> Iterator[str]:
         elif kind is EventKind.ISSUE and way in sites and taken.get(call.rank, call.peer) != call.peer:
             lost = f"message of rank {call.peer} for which {call.site} waits"
             yield f"on rank {call.rank}, the receive from any source at {sites[way]} may take the {lost}"
-    for way, ranks in senders.items():
-        if len(ranks) > 1:
-            who = f"rank {way[1]} received messages of {rank_list(sorted(ranks))} from any source ({sites[way]})"
+    for way, site in sites.items():
+        if len(ranks := senders.get(way, set())) > 1:
+            who = f"rank {way[1]} received messages of {rank_list(sorted(ranks))} from any source ({site})"
             yield f"{who}: they may come in another order"
 
 
 def _looks(run: RunState) -> Iterator[str]:
     """Yield a text for each look of a rank for a key of the store that has come after the key by chance."""
-    if not _has_unlike_calls(run):
-        for site, rank, maker in run.looks:
-            if not is_in_loop(site):
-                text = f"rank {rank} looked for a key at {site} that rank {maker} had set, with no collective between"
-                yield f"{text}: it may find none"
+    for site, rank, maker in () if _has_unlike_calls(run) else run.looks:
+        if not is_in_loop(site):
+            text = f"rank {rank} looked for a key at {site} that rank {maker} had set, with no collective between"
+            yield f"{text}: it may find none"
 
 
 def _has_unlike_calls(run: RunState) -> bool:

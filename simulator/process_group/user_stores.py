@@ -26,9 +26,7 @@ import torch._C._distributed_c10d as _c10d
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistNetworkError, DistStoreError
 
-from ddpsim.simulator.accesses import AccessMode
 from ddpsim.simulator.hosts import MASTER_PORT
-from ddpsim.simulator.process_group.arguments import time_limit
 from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, SimulatedStore
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
@@ -73,15 +71,6 @@ class UserStore(SimulatedStore):
         """Return the store itself: the program knows of no prefix of it."""
         return self
 
-    def _set_wait_limit(self, timeout: timedelta) -> None:
-        if timeout != DEFAULT_TIMEOUT:
-            self.set_timeout(timeout)
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out, in virtual time, for waits that give none themselves."""
-        self._report_limit(AccessMode.WRITE)
-        self._timeout = self._limit = time_limit("set_timeout", timeout)
-
 
 class TCPStore(UserStore):
     """torch.distributed.TCPStore; no socket is opened."""
@@ -108,7 +97,7 @@ class TCPStore(UserStore):
         if not 0 <= port < 2**16:
             raise TypeError(f"__init__(): incompatible constructor arguments: port {port}, expected 0 to 65535")
         self.host, self.port = host_name, port
-        self._set_wait_limit(timeout)
+        self.set_timeout(timeout)
         if is_agent_port(port):
             return
         generation = self._record_server(multi_tenant) if is_master else self._await_server()
