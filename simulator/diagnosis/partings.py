@@ -174,13 +174,16 @@ END = PathStep("", NOWHERE)
 
 
 def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, dict[str, list[PathStep | Call]]]:
-    """Return, by rank and thread, the steps and the collectives on these groups, in order."""
+    """Return, by rank and thread, the steps and the collectives on these groups, in order.
+
+    How far a generator expression went, as in `all(...)`, is no step of its own: rounds would meet other rounds there.
+    """
     paths: dict[int, dict[str, list[PathStep | Call]]] = {}
     for fact in noticed:
         if fact.kind is NoticedKind.PATH:
             rank, steps = fact.detail
             calls = [call for call in fact.calls if call.group in groups and not call.is_point_to_point]
-            for step in (*steps, *calls):
+            for step in (*(each for each in steps if each.site.function != "<genexpr>"), *calls):
                 paths.setdefault(rank, {}).setdefault(step.thread, []).append(step)
     return dict(sorted(paths.items()))
 

@@ -151,6 +151,18 @@ def tries_again(rank, shares=False):
                 size = 1
 
 
+def skips_where_not_finite(rank, shares=False):
+    for step in range(3):
+        gradients = [torch.ones(2), torch.full((2,), float("inf") if (rank, step) == (1, 1) else 1.0)]
+        finite = torch.tensor(float(all(each.isfinite().all() for each in gradients)))
+        if shares:
+            dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+        if finite:
+            for each in gradients:
+                dist.all_reduce(each)
+    dist.barrier()
+
+
 def is_over(step):
     return step > 1
 
@@ -246,6 +258,7 @@ PROGRAMS = {
     ),
     partial(accumulated, what="saves"): ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     skips_a_backward: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
+    skips_where_not_finite: ("the paths of the ranks part", "finite is 1.0 on ranks 0, 2 against 0.0 on rank 1"),
     branch_in_a_callback: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on to all_reduce #1"),
     tries_again: ("rank 1 raised OutOfMemoryError: out of memory", "with other calls than those that the others made"),
     caught_before_the_first_of_two_alike: ("rank 1 raised MemoryError: no room for 2", "without the all_reduce #2"),
