@@ -157,13 +157,18 @@ class CallIssuer:
         return self._collect_work(work)
 
     def _on_raw_memory(self, call: Call, payload: Payload) -> Payload:
-        """Return the payload with the memory that gloo moves, and note that a tensor has other elements, too."""
+        """Return the payload with the memory that gloo moves, and note that a tensor has others there, or an order."""
         passed = (*payload.inputs, *payload.outputs)
         if all(tensor.is_contiguous() for tensor in passed if tensor.layout is torch.strided):
             return payload
-        if any(elements_spanned(tensor) > tensor.numel() for tensor in passed):
+        spans_others = any(elements_spanned(tensor) > tensor.numel() for tensor in passed)
+        if spans_others or len({tensor.stride() for tensor in passed if tensor.shape == passed[0].shape}) > 1:
+            moved = "the elements that follow its first in memory, not all its own"
+            moved = (
+                moved if spans_others else "elements as they lie in memory, which is in another order on its other side"
+            )
             what = f"{call.operation} ({call.location}) has a tensor that is not contiguous"
-            text = f"{RAW_MEMORY}{what}, and gloo moves the elements that follow its first in memory, not all its own"
+            text = f"{RAW_MEMORY}{what}, and gloo moves {moved}"
             self.host.send_request(WriteNote(EventKind.NOTE, f"{text}: pass tensor.contiguous(), and copy it back"))
         inputs = [as_gloo_takes(tensor) for tensor in payload.inputs]
         is_same = payload.outputs is payload.inputs

@@ -235,6 +235,23 @@ def test_a_note_names_the_line_where_gloo_moves_raw_memory(isolation):
     assert (result.notes, [*result.returns]) == ((), [[1] * 6] * 2)
 
 
+def test_a_note_names_the_line_where_what_gloo_scatters_is_laid_out_otherwise_than_what_takes_it():
+    # The backward of torch.distributed.nn.functional.all_gather on gloo does it with a transposed gradient.
+    def program(rank, *, like):
+        parts = [torch.arange(6.0).view(2, 3), torch.arange(6.0, 12.0).view(2, 3)]
+        taken = torch.zeros(3, 2).t() if not like else torch.zeros(2, 3)
+        dist.scatter(taken, parts if rank == 0 else None, 0)
+        return taken.flatten().tolist()
+
+    _, result = hazards(functools.partial(program, like=False))
+    assert [*result.returns] == [[0, 2, 4, 1, 3, 5], [6, 8, 10, 7, 9, 11]]  # as on gloo
+    (note,) = result.notes
+    assert note.startswith("wrong elements: scatter (test_hazards.py:")
+    assert "in another order" in note
+    _, result = hazards(functools.partial(program, like=True))
+    assert (result.notes, result.returns[0]) == ((), [0, 1, 2, 3, 4, 5])
+
+
 def waiting_in_every_way(rank):
     dist.all_reduce(torch.ones(1), async_op=True).wait()
     work = dist.all_reduce(torch.ones(1), async_op=True)
