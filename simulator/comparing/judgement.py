@@ -175,7 +175,10 @@ def _missing_lines(missing: Mapping[tuple[int, str], str]) -> Iterator[str]:
 
 def _other_start(comparer: StepComparer, sides: StepSides) -> str:
     """Return a line on a replica that starts with other values than rank 0, and whose gradient is reduced; else ""."""
+    shapes = [{each.name: each.value.shape for each in step.of_kind(Kind.START)} for step in sides.ranks]
     for rank, name in comparer.alignment.missing:
+        if shapes[rank] != shapes[0]:
+            continue  # another model
         steps, kinds = (sides.ranks[rank], sides.ranks[0]), (Kind.START, Kind.GRADIENT)
         values = [value for step in steps for kind in kinds if (value := step.array(kind, name)) is not None]
         places = comparer.alignment.places

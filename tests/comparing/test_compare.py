@@ -163,6 +163,12 @@ def test_a_sharded_optimizer():
     assert compare("zero", world_size=2, isolation="process").is_same
 
 
+def test_ranks_with_other_models_are_not_replicas():
+    found = compare("of_other_width", world_size=2)
+    assert found.answer is Answer.UNKNOWN
+    assert found.line.startswith("not compared on rank 1: ")
+
+
 def test_two_models_in_one_step_and_no_step_at_all():
     assert compare("head_outside").is_same
     found = ddpsim.compare(lambda rank: None, 2)

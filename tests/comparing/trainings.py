@@ -429,3 +429,12 @@ def staged(rank, bug=""):
                 (F.cross_entropy(model(hidden), labels[part]) / (1 if bug else 2)).backward()
                 dist.send(hidden.grad, 0)
         optimizer.step()
+
+
+def of_other_width(rank, bug=""):
+    """A model that is wider on rank 1."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4 + rank), nn.Linear(4 + rank, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
