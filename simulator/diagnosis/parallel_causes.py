@@ -34,6 +34,8 @@ def advise_parallel_calls(calls: Sequence[Call], code: Code, who: str) -> list[L
         return (Cause.OTHER_BRANCH if is_other else Cause.OPTIMIZERS_DIFFER).lines(who=who)
     if differ:
         return Cause.OTHER_REDISTRIBUTION.lines(who=who)
+    if kinds == {Parallelism.DTENSOR} and code is Code.MISMATCH_SHAPE:
+        return Cause.PARTS_OF_OTHER_SHAPES.lines()
     return Cause.NORM_OF_OTHERS.lines(who=who) if kinds == {Parallelism.NORM} else []
 
 

@@ -138,6 +138,11 @@ def redistributed_otherwise(rank):
     shard.full_tensor()
 
 
+def parts_of_unlike_shapes(rank):
+    mesh = init_device_mesh("cpu", (3,), mesh_dim_names=("tp",))
+    DTensor.from_local(torch.ones(4 + (rank == 2), 4), mesh, [Shard(0)]).full_tensor()
+
+
 def summed_in_a_branch(rank):
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     whole = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
@@ -229,6 +234,7 @@ def fewer_steps_of_a_stage(rank):
         (used_otherwise, 2, "mismatch.shape", (0, 1), "rank 1 has no gradient for blocks.0.weight, blocks.0.bias"),
         (alone_with_a_unit, 4, "deadlock.missing_rank", (2,), "rank 2 ran a forward or backward through FSDP units"),
         (redistributed_otherwise, 3, "mismatch.origin", (2,), "on rank 2 the DTensor has other placements"),
+        (parts_of_unlike_shapes, 3, "mismatch.shape", (2,), "the ranks gather parts of unlike shapes"),
         (
             summed_in_a_branch,
             2,

@@ -135,6 +135,11 @@ class ParallelismCauses:
         "on {who} the DTensor has other placements than on the others: unrelated parts are combined without an error",
         "give a DTensor the same placements, and make the same operations on it, on every rank of its mesh",
     )
+    PARTS_OF_OTHER_SHAPES = make_advice(facts.NoFacts)(
+        "the ranks gather parts of unlike shapes: they are parts of different DTensors, or `DTensor.from_local` "
+        "without `shape` took those of all ranks for as large as the rank's own",
+        "give `from_local` the global `shape` and `stride`; if a call was left out, make it on every rank",
+    )
     DTENSOR_MEETS_CALL = make_advice(facts.RanksAndCall)(
         "{who} made {operation} while the others redistribute a DTensor: an operation that looks local communicates "
         "(full_tensor(), a norm, printing), in a branch that only some ranks take",
