@@ -12,8 +12,6 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-import torch
-
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.partings import END, PathStep
@@ -132,8 +130,9 @@ def _values(frame: FrameType, names: _Names, *, is_number: bool = False) -> tupl
 
 def _value_text(value: object) -> str:
     """Return a plain value as text; "" for others, whose text may run code of the program."""
-    if type(value) is torch.Tensor and value.is_cpu and value.numel() == 1:
-        value = value.item()
+    if f"{type(value).__module__}.{type(value).__name__}" == "torch.Tensor":
+        tensor: Any = value
+        value = tensor.item() if tensor.is_cpu and tensor.numel() == 1 else None
     if type(value) in (bool, int, float, str, range):
         text = repr(value)
         return text if len(text) <= _LONGEST_VALUE else ""
