@@ -53,6 +53,10 @@ class How(str, Enum):
     """It gets SIGTERM."""
     RAISE = "raise"
     """An exception is raised."""
+    SLOW = "slow"
+    """It sleeps for longer than any time-out of a group, in virtual time."""
+    HOST = "host"
+    """Its host is lost, with its private disks: its process is killed, without a SIGTERM before."""
     FULL = "full"
     """The disk is full: opening the file works, and writing it raises the error of ENOSPC."""
 

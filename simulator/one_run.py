@@ -112,15 +112,18 @@ def _run_attempts(
     with ExitStack() as stack:
         disks: Any = ()
         if plan.private_disk:
-            from ddpsim.simulator.rank_processes.private_disks import make_private_disks
+            from ddpsim.simulator.rank_processes.private_disks import make_private_disks, renew_disk
 
             disks = stack.enter_context(make_private_disks(plan.private_disk, start.nodes))
         while True:
             result, earlier = _run_kernel(program, world_size, plan, earlier, disks, policy=policy, budget=budget)
-            is_preempted = any(isinstance(each, Strike) and each.how is How.TERM for each in plan.faults)
+            strikes = [each for each in plan.faults if isinstance(each, Strike)]
+            is_preempted = any(each.how is How.TERM for each in strikes)
             has_ended = not result.errors and (result.attempts or result.findings or not is_preempted)
             if has_ended or len(earlier.results) > start.max_restarts or not goes_on():
                 return result
+            if disks and not result.attempts and strikes and strikes[0].how is How.HOST:
+                renew_disk(disks, strikes[0].rank // (world_size // start.nodes))
 
 
 def _run_kernel(
@@ -151,6 +154,8 @@ def _run_kernel(
         faults = FaultPlan(() if restarts else plan.faults, world_size)
         mover = TRANSPORTS[plan.transport](world_size)
         stack.callback(mover.close)
+        if plan.diary and isinstance(mover, MemoryTransport):  # the end of one run is held against that of another
+            mover.is_in_rank_order = True
         terms: dict[str, Any] = {"budget": budget or Budget(), "faults": faults, "semantics": plan.semantics}
         terms["kept_keys"] = earlier.keys
         director = policy if isinstance(policy, RunDirector) else None

@@ -13,8 +13,11 @@ import pytest
 from ddpsim import Result, Schedule, UsageError
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
-from ddpsim.simulator import crashing
-from ddpsim.simulator.crashing import Attempts, CrashCode, Entry, crash, judge, points_of
+from ddpsim.simulator.crashing import runs
+from ddpsim.simulator.crashing.judging import judge
+from ddpsim.simulator.crashing.points import points_of
+from ddpsim.simulator.crashing.sweep import crash
+from ddpsim.simulator.crashing.values import Attempts, CrashCode, Entry
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
 from ddpsim.simulator.rank_processes.operation_watch import OperationWatch
@@ -148,7 +151,7 @@ def test_a_strike_on_the_console():
     strike = Strike(1, 7, How.TEAR)
     assert fault_text(strike) == "strike:rank=1,before_operation=7,how=tear"
     assert parse_fault(fault_text(strike)) == strike
-    with pytest.raises(UsageError, match="how=kill, tear, term, raise or full"):
+    with pytest.raises(UsageError, match="how=kill, tear, term, raise, slow, host or full"):
         parse_fault("strike:rank=1,before_operation=7,how=melt")
 
 
@@ -160,7 +163,7 @@ def test_what_a_sweep_sets_itself_is_refused(options):
 
 def test_the_working_folder_is_copied(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(crashing, "_LARGEST_FOLDER", 10)
+    monkeypatch.setattr(runs, "LARGEST_FOLDER", 10)
     Path(".git").mkdir()
     Path(".git", "pack").write_text("of 11 bytes")
     os.mkfifo("pipe")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,12 +14,13 @@ from ddpsim.scenarios.cli.options import Name, Opens, ReportFolder, WorldSize
 from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.faults import Strike
 from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
-    from ddpsim.simulator.crashing import BadPoint, CrashSweep
+    from ddpsim.simulator.crashing.values import BadPoint, CrashSweep
 
 
 @expand_option_sets
@@ -28,6 +30,9 @@ def crash(
     world_size: WorldSize = None,
     options: OptionsOfRun,
     seconds: Annotated[float, typer.Option(help="Try no further point after so many real seconds.")] = 60.0,
+    points: Annotated[
+        Path | None, typer.Option(help="Try only the points of this file: the --fault texts of one in each line.")
+    ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
@@ -36,7 +41,7 @@ def crash(
         from ddpsim.scenarios.engines import Engine
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.run_as import run_keywords, with_run_options
-        from ddpsim.simulator.crashing import crash as sweep_points
+        from ddpsim.simulator.crashing.sweep import crash as sweep_points
         from ddpsim.simulator.launching.script import Script
 
     own = with_run_options(load(name), options)
@@ -48,6 +53,7 @@ def crash(
             scenario.program,
             scenario.world_size,
             seconds=seconds,
+            points=[] if points is None else _points_of_file(points),
             on_progress=show,
             **{**run_keywords(scenario, "memory"), "alike": scenario.alike},
         )
@@ -61,6 +67,21 @@ def crash(
     return ExitStatus.UNKNOWN if sweep.unstable or sweep.tried < sweep.differing else ExitStatus.AS_EXPECTED
 
 
+def _points_of_file(file: Path) -> list[list[Strike]]:
+    from ddpsim.scenarios.running.run_as import parse_fault
+
+    try:
+        lines = [line.partition("#")[0].replace("--fault", "").split() for line in file.read_text().splitlines()]
+    except OSError as error:
+        raise UsageError(f"the points of {file} cannot be read ({error.strerror}), expected a file: name one") from None
+    found = [[parse_fault(word) for word in line] for line in lines if line]
+    wrong = [fault for line in found for fault in line if not isinstance(fault, Strike)]
+    if wrong or not found:
+        what = f"has {wrong[0]}" if wrong else "has no point"
+        raise UsageError(f"{file} {what}, expected lines of strikes, as in the replay lines of a sweep: correct it")
+    return cast("list[list[Strike]]", found)
+
+
 def _progress(tried_of: tuple[int, int]) -> tuple[float, str]:
     tried, of = tried_of
     return tried / of, f"{tried} of {of} points"
@@ -71,7 +92,7 @@ def sweep_text(scenario: Scenario, world_size: int, sweep: CrashSweep) -> str:
     if sweep.unstable:
         return f"{scenario.name}  not tried: {sweep.unstable}, so that nothing could be compared; seed it, for instance"
     head = f"{scenario.name}  world size {world_size}  {sweep.possible} points, {sweep.differing} that differ"
-    untried = sweep.differing - sweep.tried - sweep.undecided
+    untried = ", ".join(f"{count} of {how.value}" for how, count in sweep.untried.items())
     left = f" (the time ran out before {untried})" if untried else ""
     lines = [f"{head}, {sweep.tried} tried{left}  {sweep.seconds * 1000:.0f} ms", ""]
     for code in dict.fromkeys(bad.code for bad in sweep.bad):

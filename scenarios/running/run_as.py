@@ -53,7 +53,7 @@ _KINDS: dict[str, type[Any]] = {"crash": Crash, "delay": Delay, "early_return": 
 _EXPECTED = (
     "expected crash:rank=R,before_call=N, early_return:rank=R,before_call=N or "
     "delay:rank=R,before_call=N,seconds=S: calls of a rank count from 0; or, of a program, "
-    "strike:rank=R,before_operation=N,how=kill, tear, term, raise or full"
+    "strike:rank=R,before_operation=N,how=kill, tear, term, raise, slow, host or full"
 )
 
 

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from ddpsim.simulator.runtime.thread_host import ThreadHost
 _CHANGING = {"os.rename": 2, "os.remove": 1, "os.mkdir": 1, "os.rmdir": 1, "os.truncate": 1, "os.link": 2}
 """The events that change a file, with the number of its paths."""
 _LOSS = re.compile(r"loss.*\d", re.IGNORECASE)
+_SLOW_SECONDS = 86_400.0
 
 
 class OperationWatch:
@@ -53,6 +55,8 @@ class OperationWatch:
         replaced = ReplacedAttributes()
         replaced.replace_attribute(self._host, "begin_call", self._wrap_begin_call)
         replaced.replace_attribute(torch.serialization, "_open_zipfile_writer", self._wrap_zipfile_writer)
+        if any(each.how is How.HOST for each in self._strikes.values()):
+            replaced.replace_attribute(signal, "signal", _without_sigterm)
         sys.addaudithook(self._on_event)
         if self._file is not None:
             replaced.replace_attribute(_BaseDataLoaderIter, "__next__", self._wrap_next_batch)
@@ -78,10 +82,11 @@ class OperationWatch:
         if how is How.TEAR and self._written:
             with suppress(OSError):
                 os.truncate(self._written, os.stat(self._written).st_size // 2)
-        if how in (How.KILL, How.TEAR):
+        if how in (How.KILL, How.TEAR, How.HOST):
             os.kill(os.getpid(), signal.SIGKILL)
-        if how is How.TERM:
-            signal.raise_signal(signal.SIGTERM)
+        if how in (How.TERM, How.SLOW):
+            self._is_inside = False  # what a handler of SIGTERM saves is watched
+            signal.raise_signal(signal.SIGTERM) if how is How.TERM else time.sleep(_SLOW_SECONDS)
         if how is How.RAISE:
             raise InjectedCrashError(f"injected exception (rank {self._rank})")
         if how is How.FULL and path:
@@ -161,6 +166,15 @@ class OperationWatch:
         if self._file is not None:
             row = [kind, list(what), self._host.kernel.run.steps, self._steps, site]
             os.write(self._file, f"{json.dumps(row)}\n".encode())
+
+
+def _without_sigterm(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that sets no handler of SIGTERM: a rank of a lost host has no time for one."""
+
+    def set_handler(number: int, handler: Any) -> Any:
+        return signal.getsignal(number) if number == signal.SIGTERM else original(number, handler)
+
+    return set_handler
 
 
 def _digest(value: Any) -> str:

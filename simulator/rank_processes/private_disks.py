@@ -26,7 +26,8 @@ Disks = Mapping[str, str]
 
 @contextmanager
 def make_private_disks(folders: Sequence[str], nodes: int) -> Iterator[tuple[Disks, ...]]:
-    """Yield the disks of each host, in a `with` block at whose end the copies are removed; () without folders.
+    """Yield the disks of each host and one that no host has, in a `with` block at whose end the copies are removed; ()
+    without folders.
 
     Raises UsageError where a folder does not exist, or where the system lets no process mount a folder for itself.
     """
@@ -42,12 +43,21 @@ def make_private_disks(folders: Sequence[str], nodes: int) -> Iterator[tuple[Dis
     _check_support()
     with tempfile.TemporaryDirectory(prefix="ddpsim-disks-") as root:
         disks: list[Disks] = [{}]
-        for number in range(1, nodes):
+        for number in range(1, nodes + 1):
             copies = {path: str(Path(root, host_name(number), str(index))) for index, path in enumerate(paths)}
             for path, copy in copies.items():
                 shutil.copytree(path, copy, symlinks=True)
             disks.append(copies)
         yield tuple(disks)
+
+
+def renew_disk(disks: Sequence[Disks], host: int) -> None:
+    """Make the disk of a host as new, from the one that no host has."""
+    for path, spare in (disks[-1] if disks else {}).items():
+        own = disks[host].get(path, path)
+        for entry in os.scandir(own):
+            shutil.rmtree(entry) if entry.is_dir(follow_symlinks=False) else os.remove(entry)
+        shutil.copytree(spare, own, symlinks=True, dirs_exist_ok=True)
 
 
 def mount_disks(disks: Disks) -> None:

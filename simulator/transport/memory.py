@@ -70,6 +70,9 @@ class MemoryTransport:
     def __init__(self) -> None:
         self.overflows: dict[Site, str] = {}
         """By line of the program, a note on a sum of small integers that wrapped around."""
+        self.is_in_rank_order = False
+        """True if all sums are in the order of the ranks, as with NCCL here. gloo's order depends on the place of a value
+        in its bucket, and DDP has other buckets before its first backward than later."""
 
     def move_data(
         self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]
@@ -79,7 +82,10 @@ class MemoryTransport:
             return refusal
         note_overflow(self.overflows, signature, pendings)
         root = None if signature.root is None else members.index(signature.root)
-        move_payloads(signature.operation, [pending.payload for pending in pendings], signature.reduction, root)
+        payloads = [pending.payload for pending in pendings]
+        if self.is_in_rank_order:
+            payloads = [each._replace(on_nccl=True) for each in payloads]
+        move_payloads(signature.operation, payloads, signature.reduction, root)
         return None
 
     def close(self) -> None:

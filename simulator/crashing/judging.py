@@ -1,0 +1,197 @@
+"""What is wrong after a crash, by the diaries of the ranks."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddpsim.simulator.crashing.values import Attempts, CrashCode, Diaries, Entry
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Verdict
+from ddpsim.simulator.wording import count_with_noun, rank_list
+
+_LOSS = re.compile(r"loss[^\d+-]*([+-]?\d[\d.]*(?:e[+-]?\d+)?)", re.IGNORECASE)
+
+
+def first_difference(one: Diaries, other: Diaries) -> str:
+    """Return how two undisturbed runs differ; "" if they do not."""
+    for rank, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+        for kind, name in (("batch", "batches"), ("step", "parameters after an optimizer step"), ("loss", "losses")):
+            if _all_of(mine, kind) != _all_of(theirs, kind):
+                return f"two undisturbed runs differ in the {name} of rank {rank}"
+        if [each[:2] for each in mine if each.is_operation] != [each[:2] for each in theirs if each.is_operation]:
+            return f"two undisturbed runs differ in the calls or files of rank {rank}"
+    return ""
+
+
+def _all_of(diary: Sequence[Entry], kind: str) -> list[str]:
+    return [each.what[0] for each in diary if each.kind == kind]
+
+
+def judge(attempts: Attempts, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
+    """Yield what is wrong after a crash, without what only follows from that."""
+    result, first, second, _ = attempts
+    torn, reader = torn_read(attempts)
+    if reader is not None and (harm := _failure(result) or _first_harm(second, whole)):
+        text = f"rank {reader} reads {os.path.basename(torn)}, which was only half written; {harm[1]}"
+        yield CrashCode.HALF_CHECKPOINT, text
+    if torn and _was_newest(first, torn):
+        text = (
+            f"{os.path.basename(torn)} was complete, and is lost: it is written in place, and no other file is as new"
+        )
+        yield CrashCode.LOST_CHECKPOINT, text
+    if reader is not None:
+        return
+    if failure := _failure(result):
+        yield failure
+    elif not result.attempts:
+        for _, text in _other_results(first, whole, is_first=True):
+            yield CrashCode.OTHER_RESULT, f"no rank fails in the attempt that was struck; {text}"
+    else:
+        others = [*_other_checkpoints(_generations(attempts)), *_other_samples(second, whole)]
+        yield from others or _other_results(second, whole)
+
+
+def _first_harm(second: Diaries, whole: Diaries) -> tuple[CrashCode, str] | None:
+    return next((each for judged in (_other_samples, _other_results) for each in judged(second, whole)), None)
+
+
+def _failure(result: Result) -> tuple[CrashCode, str] | None:
+    if result.verdict is Verdict.PASS:
+        return None
+    when = "after resuming" if result.attempts else "in the attempt that was struck, which no rank's failure ends"
+    worst = next(each for each in result.findings if each.code.verdict is result.verdict)
+    is_hang = not result.errors and worst.code.value.startswith(("deadlock.", "stuck"))
+    return (CrashCode.HANG if is_hang else CrashCode.FAILS), f"{when}: {worst.code}, {worst.summary}"
+
+
+def _other_checkpoints(generations: Mapping[str, Mapping[int, int]]) -> Iterator[tuple[CrashCode, str]]:
+    for kind, of_ranks in generations.items():
+        if len(set(of_ranks.values())) > 1:
+            texts = [f"rank {rank} from one of step {made}" for rank, made in of_ranks.items()]
+            yield CrashCode.OTHER_CHECKPOINTS, f"ranks resume from files {kind} of other steps: {', '.join(texts)}"
+
+
+def _other_samples(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
+    for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
+        mine, theirs = _trained_on(own), _trained_on(expected)
+        if mine and mine != theirs[-len(mine) :]:
+            count = count_with_noun(len(mine), "batch", "batches")
+            text = f"after resuming, rank {rank} trains on {count}, which are not the last of the undisturbed run"
+            yield CrashCode.OTHER_SAMPLES, text
+            return
+
+
+def _trained_on(diary: Sequence[Entry]) -> list[str]:
+    """Return the last batch before each optimizer step: an evaluation reads others."""
+    found, last = [], ""
+    for each in diary:
+        if each.kind == "step" and last:
+            found.append(last)
+        last = each.what[0] if each.kind == "batch" else "" if each.kind == "step" else last
+    return found
+
+
+def _other_results(last: Diaries, whole: Diaries, *, is_first: bool = False) -> Iterator[tuple[CrashCode, str]]:
+    # A rank that resumes from the end has no more to do; one that did not restart has to do all.
+    for rank, (own, expected) in enumerate(zip(last, whole, strict=True)):
+        for kind, what in (("loss", "the last printed loss"), ("step", "the digest of the parameters")):
+            mine, theirs = ([*map(_value, _all_of(each, kind))] for each in (own, expected))
+            if theirs and (mine or is_first) and mine[-1:] != theirs[-1:]:
+                end = mine[-1] if mine else "missing"
+                text = f"at the end, {what} of rank {rank} is {end}, and undisturbed {theirs[-1]}"
+                yield CrashCode.OTHER_RESULT, text
+                return
+
+
+def _value(text: str) -> str:
+    """Return the number of a printed loss, without others of the line, such as times."""
+    found = _LOSS.search(text)
+    return found[1] if found else text
+
+
+def _torn_file(first: Diaries) -> str:
+    """Return the file that the strike has left half written; "" if there is none."""
+    for diary in first:
+        for number, each in enumerate(diary):
+            if each.kind == "strike" and each.what[0]:
+                is_replaced = any(later.is_operation and each.what[0] in later.what for later in diary[number + 1 :])
+                return "" if is_replaced else each.what[0]
+    return ""
+
+
+def torn_read(attempts: Attempts) -> tuple[str, int | None]:
+    """Return the file that the strike has left half written, "" for none, and the first rank that reads it then."""
+    torn = _torn_file(attempts.first)
+    return torn, _first_reader(attempts.second, torn) if torn else None
+
+
+def _first_reader(second: Diaries, file: str) -> int | None:
+    """Return the first rank that reads a file in the second attempt before any rank writes it; None if none does."""
+    uses = sorted(
+        (each.steps, each.kind == "read", rank)
+        for rank, diary in enumerate(second)
+        for each in diary
+        if each.kind in ("read", "write", "remove") and file in each.what
+    )
+    return uses[0][2] if uses and uses[0][1] else None
+
+
+def _written_files(diaries: Diaries) -> dict[str, int]:
+    """Return the files of an attempt that were written before the strike, each with the optimizer steps by then."""
+    ordered = sorted(
+        ((each.steps, rank, number), each) for rank, own in enumerate(diaries) for number, each in enumerate(own)
+    )
+    files: dict[str, int] = {}
+    for _, each in ordered:
+        if each.kind == "write":
+            files[each.what[0]] = each.optimizer_steps
+        elif each.kind == "rename" and each.what[0] in files:
+            files[each.what[1]] = files.pop(each.what[0])
+        elif each.kind == "remove":
+            files.pop(each.what[0], None)
+    return files
+
+
+def _was_newest(first: Diaries, torn: str) -> bool:
+    """Return whether a torn file had been complete before, and no other file was as new then."""
+    writes = [
+        each.optimizer_steps for diary in first for each in diary if each.kind == "write" and each.what[0] == torn
+    ]
+    others = [made for file, made in _written_files(first).items() if file != torn]
+    return len(writes) > 1 and all(made < writes[-2] for made in others)
+
+
+def has_resumed(attempts: Attempts) -> bool:
+    """Return whether a rank reads, before its first step, a file that the first attempt has written."""
+    return bool(_generations(attempts))
+
+
+def _generations(attempts: Attempts) -> dict[str, dict[int, int]]:
+    """Return after how many steps the files were written from which ranks resume: by their names without numbers, and
+    by rank."""
+    files = _written_files(attempts.first)
+    found: dict[str, dict[int, int]] = {}
+    for rank, diary in enumerate(attempts.second):
+        until = next((number for number, each in enumerate(diary) if each.kind == "step"), len(diary))
+        for file in [each.what[0] for each in diary[:until] if each.kind == "read" and each.what[0] in files]:
+            own = found.setdefault(re.sub(r"\d+", "N", os.path.basename(file)), {})
+            own[rank] = max(own.get(rank, 0), files[file])
+    return found
+
+
+def notes_of(whole: Diaries, folder: str, *, has_resumed: bool) -> tuple[str, ...]:
+    """Return what was not judged, and why."""
+    notes = []
+    written = {each.what[0] for diary in whole for each in diary if each.kind == "write"}
+    if not written:
+        notes.append("no rank writes a file, so there is no checkpoint: only hangs and failures were judged")
+    elif not has_resumed:
+        notes.append("no rank read a file of the first attempt, so the program does not resume: it began from zero")
+    if outside := sorted(each for each in written if not each.startswith(folder + os.sep)):
+        notes.append(f"not put back between runs, as it is outside the working folder: {outside[0]}")
+    ranks = [rank for rank, diary in enumerate(whole) if not _all_of(diary, "batch")]
+    if ranks:
+        notes.append(f"{rank_list(ranks)} used no DataLoader: the samples were not compared")
+    if not any(_all_of(diary, kind) for diary in whole for kind in ("step", "loss")):
+        notes.append("no rank made an optimizer step or printed a loss: the results were not compared")
+    return tuple(notes)

@@ -1,0 +1,156 @@
+"""The sweep: runs of all points, on all cores, and what came of them."""
+
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+
+from ddpsim.simulator.crashing.judging import first_difference, has_resumed, judge, notes_of, torn_read
+from ddpsim.simulator.crashing.points import chosen_points, points_of
+from ddpsim.simulator.crashing.runs import CrashRuns
+from ddpsim.simulator.crashing.values import BadPoint, CrashCode, CrashSweep, Diaries, Point
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.exploration.explorer import report_progress
+from ddpsim.simulator.faults import How, Strike
+from ddpsim.simulator.verdict import Verdict
+from ddpsim.simulator.wording import count_with_noun
+
+_ORDER = (How.TEAR, How.FULL, How.KILL, How.HOST, How.TERM, How.SLOW, How.RAISE)
+"""What finds most comes first, as the time may run out."""
+_FEWEST_POINTS = 12
+"""A process of its own takes as long to begin as some points do."""
+
+
+class _Tried(NamedTuple):
+    """What came of one point."""
+
+    point: Point
+    bad: tuple[BadPoint, ...] = ()
+    has_resumed: bool = False
+    rejected: str = ""
+    """The name of a half-written file that a rank read without harm."""
+    undecided: tuple[str, str] = ("", "")
+    """The code and summary of a finding that says nothing."""
+
+
+def crash(
+    program: Any,
+    world_size: int,
+    *,
+    seconds: float = 60.0,
+    points: Sequence[Sequence[Strike]] = (),
+    on_progress: Callable[[tuple[int, int]], object] | None = None,
+    **options: Any,
+) -> CrashSweep:
+    """Disturb a program, a command as for `simulate_program`, at each of its operations, and judge what comes of it.
+
+    `seconds` is a budget: when it runs out, the points left are not tried. `points`: only these are tried, each given
+    by its strikes. Options are those of `simulate`.
+
+    Raises UsageError as `simulate` does, for faults, max_restarts, a point that the program does not have, and a
+    program that fails undisturbed.
+    """
+    began = time.monotonic()
+    with CrashRuns(program, world_size, options) as runs:
+        whole = runs.run(())
+        if whole.result.verdict is not Verdict.PASS:
+            code = whole.result.findings[0].code
+            raise UsageError(f"the undisturbed run finds {code}, expected a pass: see `ddpsim run`")
+        if unstable := first_difference(whole.first, runs.run(()).first):
+            return CrashSweep(0, 0, 0, unstable=unstable, seconds=time.monotonic() - began)
+        possible, those = points_of(whole.first, options.get("nnodes") or 1)
+        if points:
+            those = chosen_points(whole.first, options.get("nnodes") or 1, points)
+        share = _Share(those, whole.first, began + seconds, program, world_size, options)
+        tried = _try_on_all_cores(share, runs, on_progress)
+        notes = notes_of(whole.first, runs.folder, has_resumed=any(each.has_resumed for each in tried))
+    decided = [each for each in tried if not each.undecided[0]]
+    left = Counter(point.how for point in those) - Counter(each.point.how for each in tried)
+    place = {point: number for number, point in enumerate(those)}
+    return CrashSweep(
+        possible,
+        len(those),
+        len(decided),
+        tuple(bad for each in sorted(decided, key=lambda each: place[each.point]) for bad in each.bad),
+        (*_notes_of_points(tried), *notes),
+        len(tried) - len(decided),
+        {how: left[how] for how in _ORDER if left[how]},
+        seconds=time.monotonic() - began,
+    )
+
+
+class _Share(NamedTuple):
+    """The points to try, of which each process takes some."""
+
+    points: list[Point]
+    whole: Diaries
+    until: float
+    program: Any
+    world_size: int
+    options: Mapping[str, Any]
+
+    def try_points(self, runs: CrashRuns, number: int, of: int) -> Iterator[_Tried]:
+        """Try each `of`-th point until the time is over."""
+        ordered = sorted(self.points, key=lambda each: _ORDER.index(each.how))
+        for point in ordered[number::of]:
+            if time.monotonic() > self.until:
+                return
+            yield _try_point(point, runs, self.whole, may_skip=not self.options.get("private_disk"))
+
+
+def _try_on_all_cores(
+    share: _Share, runs: CrashRuns, on_progress: Callable[[tuple[int, int]], object] | None
+) -> list[_Tried]:
+    """Try the points, in this process and in forks of it, each with servers and a folder of its own."""
+    cores = len(os.sched_getaffinity(0)) if len(share.points) >= _FEWEST_POINTS else 1
+    tried = []
+    with ProcessPoolExecutor(
+        max(1, cores - 1), multiprocessing.get_context("fork"), initializer=_HELD.append, initargs=(share,)
+    ) as others:
+        coming = [others.submit(_try_elsewhere, number, cores) for number in range(1, cores)]
+        for each in share.try_points(runs, 0, cores):
+            tried.append(each)
+            done = min(len(tried) * cores, len(share.points))
+            on_progress = report_progress(on_progress, (done, len(share.points)))
+        for other in coming:
+            tried += other.result()
+    return tried
+
+
+_HELD: list[_Share] = []
+"""In a fork: what it takes its points from."""
+
+
+def _try_elsewhere(number: int, of: int) -> list[_Tried]:
+    torch.set_num_threads(1)  # a fork lacks the threads of its parent
+    (share,) = _HELD
+    with CrashRuns(share.program, share.world_size, share.options) as runs:
+        return list(share.try_points(runs, number, of))
+
+
+def _try_point(point: Point, runs: CrashRuns, whole: Diaries, *, may_skip: bool) -> _Tried:
+    attempts = runs.run(point.strikes, may_skip=may_skip)
+    is_known = attempts.result.verdict is not Verdict.UNKNOWN
+    if is_known and attempts.is_copied and any(judge(attempts, whole)):
+        attempts = runs.run(point.strikes)  # so that the result is its own
+    result = attempts.result
+    if result.verdict is Verdict.UNKNOWN:  # which says nothing
+        worst = next(each for each in result.findings if each.code.verdict is Verdict.UNKNOWN)
+        return _Tried(point, undecided=(worst.code.value, worst.summary))
+    bad = tuple(BadPoint(point, *each, result) for each in judge(attempts, whole))
+    torn, reader = torn_read(attempts)
+    is_harmless = reader is not None and all(each.code is not CrashCode.HALF_CHECKPOINT for each in bad)
+    return _Tried(point, bad, has_resumed(attempts), os.path.basename(torn) if is_harmless else "")
+
+
+def _notes_of_points(tried: Sequence[_Tried]) -> Iterator[str]:
+    undecided = [each.undecided for each in tried if each.undecided[0]]
+    for code, count in Counter(code for code, _ in undecided).items():
+        yield f"{count_with_noun(count, 'point')} not decided: {dict(reversed(undecided))[code]}"
+    for name, count in Counter(each.rejected for each in tried if each.rejected).items():
+        yield f"{name} was read half written after {count_with_noun(count, 'point')}; the end was the same"
