@@ -10,14 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddpsim import Result, Schedule, UsageError
+from ddpsim import Code, Finding, Result, Schedule, UsageError
 from ddpsim.scenarios.cli.commands import main
+from ddpsim.scenarios.pytest_plugin.crashes import check_crashes
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
 from ddpsim.simulator.crashing import runs
 from ddpsim.simulator.crashing.judging import judge
-from ddpsim.simulator.crashing.points import points_of
+from ddpsim.simulator.crashing.points import chosen_points, points_of
 from ddpsim.simulator.crashing.sweep import crash
-from ddpsim.simulator.crashing.values import Attempts, CrashCode, Entry
+from ddpsim.simulator.crashing.values import Attempts, CrashCode, CrashSweep, Entry
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
 from ddpsim.simulator.rank_processes.operation_watch import OperationWatch
@@ -129,6 +130,21 @@ def test_ranks_that_resume_after_a_strike_before_a_rename():
     assert judged([renamed, done], *second, whole=[[], []]) == []  # both are of step 2
 
 
+def test_ranks_that_fail_after_resuming_from_other_steps():
+    first = [diary("step p1", "write /f/1", "step p2", "write /f/2"), []]
+    failed = replace(PASSES, findings=(Finding(Code.RANK_ERROR, (), "x"),))
+    codes = judged(first, diary("read /f/1"), diary("read /f/2"), whole=[[], []], result=failed)
+    assert codes == [CrashCode.OTHER_CHECKPOINTS]
+    assert judged(first, diary("read /f/1"), [], whole=[[], []], result=failed) == [CrashCode.FAILS]
+
+
+def test_samples_that_are_trained_on_again():
+    again = diary("read /f/ckpt", "batch a", "call", "step q2", "batch b", "call", "step q3")
+    assert judged([SAVED], again) == [CrashCode.OTHER_SAMPLES]
+    same = diary("read /f/ckpt", "batch a", "call", "step p1", "batch b", "call", "step p2", "loss loss:0.5")
+    assert judged([SAVED], same) == []  # it begins from zero, with the same end
+
+
 def test_what_differs_without_harm_is_no_finding():
     metrics = [diary("write /f/log", "step p1", "write /f/ckpt", "step p2", "write /f/log"), []]
     second = (diary("read /f/log", "read /f/ckpt"), diary("read /f/ckpt"))
@@ -145,6 +161,23 @@ def test_points_between_which_no_file_changes_are_one():
     assert [each.text for each in tears] == ["rank 0 is killed while it writes ckpt (train.py:1)"]
     assert [each.strikes[0].before_operation for each in points if each.strikes[0].how is How.FULL] == [2]
     assert possible == 5 + 5 + 1 + 1 + 3
+
+
+def test_points_of_slow_ranks_and_lost_hosts():
+    equal = [entry._replace(steps=0) for entry in diary("call", "write /f/a", "call")]
+    _, points = points_of([equal, diary("call"), diary("call"), diary("call")], nodes=2)
+    lost = [each for each in points if each.how is How.HOST]
+    assert [[(strike.rank, strike.before_operation) for strike in each.strikes] for each in lost] == [
+        [(0, 0), (1, 0)],
+        [(0, 2), (1, 0)],
+        [(2, 0), (3, 0)],
+    ]
+    assert lost[1].text == "node0 is lost, with rank 0 before its operation 2 (call at train.py:1)"
+    slow = [each.strikes[0] for each in points if each.how is How.SLOW]
+    assert [(each.rank, each.before_operation) for each in slow] == [(0, 0), (0, 2)]
+    assert chosen_points([equal], 1, [[Strike(0, 1, How.FULL)]])[0].how is How.FULL
+    with pytest.raises(UsageError, match="is no point of this program"):
+        chosen_points([equal], 1, [[Strike(0, 0, How.FULL)]])
 
 
 def test_a_strike_on_the_console():
@@ -232,3 +265,22 @@ def test_a_program_that_does_not_repeat_itself(tmp_path, monkeypatch, capsys):
     Path("train.py").write_text(TRAINING)
     assert main(["crash", "--world-size", "2", "train.py", "in_place", "unseeded"]) == 3
     assert "two undisturbed runs differ in the batches of rank 0" in capsys.readouterr().out
+
+
+def test_the_marker_fails_by_what_is_wrong(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    sweeps = iter([CrashSweep(9, 3, 3), CrashSweep(9, 3, 2, untried={How.SLOW: 1})])
+    monkeypatch.setattr("ddpsim.crash", lambda *arguments, **options: next(sweeps))
+    check_crashes(2, "train.py fast", nnodes=2)
+    with pytest.raises(pytest.fail.Exception, match=r"train.py fast  world size 2 .* before 1 of slow\)"):
+        check_crashes(2, "train.py fast")
+
+
+@rows("text", ["", "crash:rank=0,before_call=1"])
+def test_a_file_of_points_that_has_none(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    Path("points").write_text(text)
+    assert main(["crash", "--world-size", "2", "--points", "points", "train.py"]) == 2
+    assert "expected lines of strikes" in capsys.readouterr().err

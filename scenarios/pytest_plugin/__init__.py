@@ -18,6 +18,7 @@ from ddpsim.scenarios.pytest_plugin.collecting import (
     pytest_generate_tests,
     pytest_pycollect_makeitem,
 )
+from ddpsim.scenarios.pytest_plugin.crashes import CRASHES, CRASHES_DESCRIPTION, check_crashes
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, pytest_fixture_setup, rank, world_size
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, default_time_limit
 from ddpsim.scenarios.pytest_plugin.scenario_files import pytest_collect_file
@@ -86,7 +87,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and refuse wrong options before anything runs."""
-    config.addinivalue_line("markers", DESCRIPTION)
+    for description in (DESCRIPTION, CRASHES_DESCRIPTION):
+        config.addinivalue_line("markers", description)
     if config.getoption("ddpsim") or config.getoption("ddpsim_ranks"):
         config.pluginmanager.import_plugin("ddpsim.scenarios.test_suites.plugin")
     if hasattr(config, "workerinput"):  # a worker of xdist: its parent session has checked the options
@@ -143,8 +145,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test marked `ranks` on its ranks; leave other tests to pytest."""
+    """Check what a marker `crashes` names, and run a test marked `ranks` on its ranks; leave other tests to pytest."""
     __tracebackhide__ = True
+    for mark in pyfuncitem.iter_markers(CRASHES):
+        check_crashes(*mark.args, **mark.kwargs)
     if OPTIONS_KEY not in pyfuncitem.stash:
         return None
     from ddpsim.scenarios.pytest_plugin.running import run_marked_test

@@ -41,14 +41,17 @@ def judge(attempts: Attempts, whole: Diaries) -> Iterator[tuple[CrashCode, str]]
         yield CrashCode.LOST_CHECKPOINT, text
     if reader is not None:
         return
+    generations = _generations(attempts)
+    others = [*_other_checkpoints(generations)] if result.attempts else []
     if failure := _failure(result):
-        yield failure
+        yield (CrashCode.OTHER_CHECKPOINTS, f"{others[0][1]}; {failure[1]}") if others else failure
     elif not result.attempts:
         for _, text in _other_results(first, whole, is_first=True):
             yield CrashCode.OTHER_RESULT, f"no rank fails in the attempt that was struck; {text}"
     else:
-        others = [*_other_checkpoints(_generations(attempts)), *_other_samples(second, whole)]
-        yield from others or _other_results(second, whole)
+        others += _other_samples(second, whole)
+        results = [] if others else [*_other_results(second, whole)]
+        yield from others or (results and [*_samples_again(second, whole, generations)]) or results
 
 
 def _first_harm(second: Diaries, whole: Diaries) -> tuple[CrashCode, str] | None:
@@ -77,6 +80,21 @@ def _other_samples(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode,
         if mine and mine != theirs[-len(mine) :]:
             count = count_with_noun(len(mine), "batch", "batches")
             text = f"after resuming, rank {rank} trains on {count}, which are not the last of the undisturbed run"
+            yield CrashCode.OTHER_SAMPLES, text
+            return
+
+
+def _samples_again(
+    second: Diaries, whole: Diaries, generations: Mapping[str, Mapping[int, int]]
+) -> Iterator[tuple[CrashCode, str]]:
+    """Yield a rank that trains on more batches than are left after the step of the files that it resumes from."""
+    for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
+        made = {of_ranks[rank] for of_ranks in generations.values() if rank in of_ranks}
+        done = [each for each in expected if each.optimizer_steps <= min(made, default=0)]
+        left = len(_trained_on(expected)) - len(_trained_on(done))
+        count = len(_trained_on(own))
+        if len(made) == 1 and count > left:
+            text = f"after resuming from step {min(made)}, rank {rank} trains on {count} batches, and {left} were left"
             yield CrashCode.OTHER_SAMPLES, text
             return
 

@@ -56,7 +56,8 @@ def _all_points(diaries: Diaries, nodes: int) -> Iterator[tuple[object, Point]]:
             yield (files, here.site), point(How.SLOW, text)
         if nodes > 1:
             host = rank // on_host
-            yield (host, files), _lost_host(operations, range(host * on_host, (host + 1) * on_host), steps, where)
+            ranks = range(host * on_host, (host + 1) * on_host)
+            yield (host, files), _lost_host(operations, ranks, (steps, rank, number), where)
         if rank == 0 and number in calls[0] and all(calls[0].index(number) < len(each) for each in calls):
             nth = calls[0].index(number)
             strikes = tuple(Strike(each, own[nth], How.TERM) for each, own in enumerate(calls))
@@ -64,16 +65,14 @@ def _all_points(diaries: Diaries, nodes: int) -> Iterator[tuple[object, Point]]:
         files += here.kind != "call"
 
 
-def _lost_host(operations: Sequence[Sequence[Entry]], ranks: range, steps: int, where: str) -> Point:
-    """Return the point at which each rank of a host is killed before its next operation."""
-    next_ones = {
-        rank: next((number for number, each in enumerate(operations[rank]) if each.steps >= steps), None)
-        for rank in ranks
-    }
-    strikes = tuple(Strike(rank, number, How.HOST) for rank, number in next_ones.items() if number is not None)
-    first = next(each for each in strikes if operations[each.rank][each.before_operation].steps == steps)
-    name = host_name(ranks.start // len(ranks))
-    return Point(strikes, f"{name} is lost as rank {first.rank} is {where}")
+def _lost_host(operations: Sequence[Sequence[Entry]], ranks: range, here: tuple[int, int, int], where: str) -> Point:
+    """Return the point at which each rank of a host is killed before its next operation; `here` is that of one."""
+    steps, rank, number = here
+    coming = {
+        each: next((at for at, entry in enumerate(operations[each]) if entry.steps >= steps), None) for each in ranks
+    } | {rank: number}
+    strikes = tuple(Strike(each, at, How.HOST) for each, at in coming.items() if at is not None)
+    return Point(strikes, f"{host_name(ranks.start // len(ranks))} is lost, with rank {rank} {where}")
 
 
 def _operation_text(operation: Entry) -> str:

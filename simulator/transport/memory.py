@@ -71,8 +71,8 @@ class MemoryTransport:
         self.overflows: dict[Site, str] = {}
         """By line of the program, a note on a sum of small integers that wrapped around."""
         self.is_in_rank_order = False
-        """True if all sums are in the order of the ranks, as with NCCL here. gloo's order depends on the place of a value
-        in its bucket, and DDP has other buckets before its first backward than later."""
+        """True if all sums are in the order of the ranks, as with NCCL here. gloo's order depends on the place of a
+        value in its bucket, and DDP has other buckets before its first backward than later."""
 
     def move_data(
         self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]

@@ -29,6 +29,10 @@ if typing.TYPE_CHECKING:
     from ddpsim.simulator.choices import ChoicePoint as ChoicePoint
     from ddpsim.simulator.choices import Policy as Policy
     from ddpsim.simulator.choices import Schedule as Schedule
+    from ddpsim.simulator.crashing.sweep import crash as crash
+    from ddpsim.simulator.crashing.values import BadPoint as BadPoint
+    from ddpsim.simulator.crashing.values import CrashCode as CrashCode
+    from ddpsim.simulator.crashing.values import CrashSweep as CrashSweep
     from ddpsim.simulator.errors import InjectedCrashError as InjectedCrashError
     from ddpsim.simulator.errors import InternalError as InternalError
     from ddpsim.simulator.errors import RankLostError as RankLostError
@@ -44,6 +48,8 @@ if typing.TYPE_CHECKING:
     from ddpsim.simulator.faults import Crash as Crash
     from ddpsim.simulator.faults import Delay as Delay
     from ddpsim.simulator.faults import EarlyReturn as EarlyReturn
+    from ddpsim.simulator.faults import How as How
+    from ddpsim.simulator.faults import Strike as Strike
     from ddpsim.simulator.policies.pct import Pct as Pct
     from ddpsim.simulator.result import Result as Result
     from ddpsim.simulator.shrinking.greedy import ShrinkProgress as ShrinkProgress
@@ -61,6 +67,8 @@ _PUBLIC_NAMES = {
     "budget": ("Budget",),
     "calls": ("Call", "Site"),
     "choices": ("ChoiceKind", "ChoicePoint", "Policy", "Schedule"),
+    "crashing.sweep": ("crash",),
+    "crashing.values": ("BadPoint", "CrashCode", "CrashSweep"),
     "errors": (
         "InjectedCrashError",
         "InternalError",
@@ -73,7 +81,7 @@ _PUBLIC_NAMES = {
     ),
     "events": ("Event", "EventKind"),
     "exploration.exploration": ("Exploration", "Progress"),
-    "faults": ("Crash", "Delay", "EarlyReturn"),
+    "faults": ("Crash", "Delay", "EarlyReturn", "How", "Strike"),
     "policies.pct": ("Pct",),
     "result": ("Result",),
     "shrinking.greedy": ("ShrinkProgress",),

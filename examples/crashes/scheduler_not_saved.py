@@ -1,0 +1,45 @@
+"""The state of the learning rate's scheduler is not saved: after a restart, the rate is the first one."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def main(*, is_repaired):
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
+    sampler = DistributedSampler(data)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    begin = 0
+    if os.path.exists("last.pt"):
+        state = torch.load("last.pt")
+        model.module.load_state_dict(state["model"])
+        if is_repaired:
+            optimizer.load_state_dict(state["optimizer"])
+            scheduler.load_state_dict(state["scheduler"])
+        begin = state["epoch"]
+    for epoch in range(begin, 2):
+        sampler.set_epoch(epoch)
+        for x, y in DataLoader(data, batch_size=4, sampler=sampler):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        scheduler.step()
+        if dist.get_rank() == 0:
+            state = {"model": model.module.state_dict(), "epoch": epoch + 1}
+            state |= {"optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+            torch.save(state, "last.tmp")
+            os.replace("last.tmp", "last.pt")
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(is_repaired="--repaired" in sys.argv)
