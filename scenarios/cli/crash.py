@@ -31,7 +31,8 @@ def crash(
     options: OptionsOfRun,
     seconds: Annotated[float, typer.Option(help="Try no further point after so many real seconds.")] = 60.0,
     points: Annotated[
-        Path | None, typer.Option(help="Try only the points of this file: the --fault texts of one in each line.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Try only the points of this file: the --fault texts of one in each line."),
     ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
