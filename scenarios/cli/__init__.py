@@ -1,5 +1,18 @@
 """The command line `ddpsim`. It is a part of the package `ddpsim.scenarios`, because its commands run scenarios."""
 
-from ddpsim.scenarios.cli.commands import main
+from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `ddpsim` with these command-line arguments, by default those of this process, and return the exit status."""
+    from ddpsim.scenarios.cli import own_process
+
+    seed = own_process.begin_process() if arguments is None else None
+    from ddpsim.scenarios.cli import commands  # late, as a restart would import it twice
+
+    status = commands.main(arguments, own_hash_seed=seed)
+    if seed is not None:
+        own_process.exit_at_once(status)
+    return status

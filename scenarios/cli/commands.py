@@ -52,13 +52,16 @@ app = typer.Typer(
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `ddpsim` with these command-line arguments, by default those of this process, and return the exit status."""
+def main(arguments: Sequence[str] | None = None, *, own_hash_seed: int | None = None) -> int:
+    """Run `ddpsim` with these command-line arguments, by default those of this process, and return the exit status.
+
+    `own_hash_seed`: that of this process, if ranks may be forked from it.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character must not end the run
     with sigterm_as_ctrl_c() as received:
-        status = _run_command_line(arguments)
+        status = _run_command_line(arguments, own_hash_seed)
     if status == ExitStatus.INTERRUPTED:
         status = ExitStatus.TERMINATED if received else ExitStatus.INTERRUPTED
         output.print_note("ended by SIGTERM" if received else "interrupted")
@@ -67,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _run_command_line(arguments: Sequence[str] | None) -> int:
+def _run_command_line(arguments: Sequence[str] | None, own_hash_seed: int | None) -> int:
     """Run the command that the arguments name. Print the message of an error. Return the exit status."""
     if line := describe_shadowing_file():
         output.print_note(line)
         return ExitStatus.USAGE_ERROR
     try:
         words = _join_program_words(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-        start_fork_servers(words)
+        start_fork_servers(words, own_hash_seed)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # a second one, while typer turns the first into a status
         return ExitStatus.INTERRUPTED

@@ -11,8 +11,8 @@ import typer
 from ddpsim.scenarios.cli import options as cli_options
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
+from ddpsim.scenarios.cli.program_words import importing_simulator
 from ddpsim.scenarios.cli.status import ExitStatus
-from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
     from ddpsim.simulator.comparing.judgement import Comparison
@@ -45,7 +45,7 @@ def compare(
 
     Exit status: 0 the same, 1 not the same, 2 usage error, 3 not known.
     """
-    with pause_garbage_collection():
+    with importing_simulator():
         from ddpsim import Budget, compare
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.run_as import run_keywords, with_run_options

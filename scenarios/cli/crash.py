@@ -11,11 +11,11 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import Name, Opens, ReportFolder, WorldSize
+from ddpsim.scenarios.cli.program_words import importing_simulator
 from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.faults import Strike
-from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.wording import count_with_noun
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def crash(
     opens: Opens = False,
 ) -> int:
     """Kill ranks, tear files and interrupt a program at each of its operations, resume it, and judge the end."""
-    with pause_garbage_collection():
+    with importing_simulator():
         from ddpsim.scenarios.engines import Engine
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.run_as import run_keywords, with_run_options

@@ -12,10 +12,9 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, WorldSize
-from ddpsim.scenarios.cli.program_words import note_trailing_options
+from ddpsim.scenarios.cli.program_words import importing_simulator, note_trailing_options
 from ddpsim.scenarios.cli.run import head_line
 from ddpsim.scenarios.cli.status import ExitStatus
-from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Scenario
@@ -45,7 +44,7 @@ def debug(
 
     Type `help` in the debugger for the list. The debugger stops at every finding, with all ranks paused.
     """
-    with pause_garbage_collection():
+    with importing_simulator():
         from ddpsim.scenarios.cli.judgement import judge_result
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.debugging import debug_run, goal_of_options, read_commands_from_file

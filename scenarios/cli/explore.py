@@ -12,12 +12,11 @@ import typer
 from ddpsim.scenarios.cli import options as cli_options
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
-from ddpsim.scenarios.cli.program_words import note_trailing_options
+from ddpsim.scenarios.cli.program_words import importing_simulator, note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_policies_text, policy_option_text
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def explore(
     If it fails under some schedules only, the deciding choice is shown, with a run that passes. Exit status: 0 as
     expected, 1 not as expected, 2 usage error, 3 if the budget ran out first.
     """
-    with pause_garbage_collection():
+    with importing_simulator():
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.exploring import explore_scenario, explore_with_closest_pass
         from ddpsim.scenarios.running.run_as import with_run_options

@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,6 +19,7 @@ from typer.models import OptionInfo
 
 from ddpsim.scenarios.cli import output
 from ddpsim.simulator.errors import ReplayError, UsageError
+from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
     from ddpsim import Result
@@ -78,8 +81,9 @@ def multiply_ranks_by_hosts(words: Sequence[str]) -> list[str]:
     return [*kept, *hosts, "--world-size", size, *words[end:]]
 
 
-def start_fork_servers(words: Sequence[str]) -> None:
-    """Start the servers that ranks are forked from, if the command line has a program.
+def start_fork_servers(words: Sequence[str], own_hash_seed: int | None = None) -> None:
+    """Start the servers that ranks are forked from, if the command line has a program. A command that has the hash seed
+    of one forks that one from itself, when it has imported torch (`importing_simulator`).
 
     The program is found as in `join_program_into_one_word`; the result is a guess. An unneeded server does no harm, and
     a missing server is started later. Each server takes a second or two to start, so all start at the same time.
@@ -87,6 +91,7 @@ def start_fork_servers(words: Sequence[str]) -> None:
     if "--" not in words or any(word in words for word in _RUNS_NO_PROGRAM):
         return
     from ddpsim.simulator.choices import seeds_in_token
+    from ddpsim.simulator.launching.program_files import may_need_dynamo
     from ddpsim.simulator.launching.script import Script, program_seeds
     from ddpsim.simulator.launching.servers import STANDING, server_keys
 
@@ -96,13 +101,28 @@ def start_fork_servers(words: Sequence[str]) -> None:
         program.check_source()
         start = (seeds_in_token(tokens[0]) if tokens else None) or program_seeds("--alike" in options)
         preload = [value for option, value in pairwise(options) if option == "--preload"]
-        STANDING.start_servers(server_keys(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
+        keys, wants_dynamo = server_keys(program, start.hash_seeds, preload), may_need_dynamo(program)
+        if own := next((key for key in keys if key.hash_seed == own_hash_seed), None):
+            STANDING.prepare_fork(own, wants_dynamo=wants_dynamo)
+        STANDING.start_servers([key for key in keys if key is not own], wants_dynamo=wants_dynamo)
     except (UsageError, ReplayError, OSError):  # the command reports it
         return
 
 
+@contextmanager
+def importing_simulator() -> Iterator[None]:
+    """Import the simulator in the `with` block of a command; afterwards fork the server that was prepared, if any."""
+    servers: Any = sys.modules.get("ddpsim.simulator.launching.servers")
+    forks = servers is not None and servers.STANDING.was_prepared
+    with pause_garbage_collection(), servers.imports_for_forks() if forks else nullcontext():
+        yield
+    if forks:
+        servers.STANDING.fork_prepared_server()
+
+
 def note_trailing_options(scenario: Scenario, command: Callable[..., Any], result: Result | None) -> None:
     """Print which ddpsim options are written after the program, if the program refused them or reads no arguments."""
+    from ddpsim.simulator.launching.program_files import ignores_arguments
     from ddpsim.simulator.launching.script import Script
 
     program = scenario.program
@@ -118,7 +138,7 @@ def note_trailing_options(scenario: Scenario, command: Callable[..., Any], resul
         error.code == _REFUSED if isinstance(error, SystemExit) else any(name in str(error) for name in names)
         for error in result.errors.values()
     )
-    if has_refused or program.ignores_arguments():
+    if has_refused or ignores_arguments(program):
         output.print_note(
             f"{shlex.join(trailing)} is written after {program.target}, so the program receives it; if it is for "
             f"ddpsim {command.__name__}, write it before {program.target}"

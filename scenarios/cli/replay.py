@@ -13,13 +13,12 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
-from ddpsim.scenarios.cli.program_words import note_trailing_options
+from ddpsim.scenarios.cli.program_words import importing_simulator, note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer
 from ddpsim.scenarios.cli.run import head_line
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.cli.reporting import ReportWriter
@@ -57,7 +56,7 @@ def replay(
 
     If the run differs from its recording, both are shown, and --report shows the rest of the run.
     """
-    with pause_garbage_collection():
+    with importing_simulator():
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.replaying import replay_recorded_run
         from ddpsim.scenarios.running.run_as import with_run_options

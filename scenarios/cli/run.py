@@ -14,12 +14,11 @@ import typer
 from ddpsim.scenarios.cli import options as cli_options
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
-from ddpsim.scenarios.cli.program_words import note_trailing_options
+from ddpsim.scenarios.cli.program_words import importing_simulator, note_trailing_options
 from ddpsim.scenarios.cli.recording import Records, check_record_folders, write_and_show_records
 from ddpsim.scenarios.cli.reporting import report_writer, show_lanes
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING, DRAWING, join_names, uses_seed
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def run(
     records: Records,
 ) -> int:
     """Run a script, a function or a scenario, and report its outcome."""
-    with pause_garbage_collection():
+    with importing_simulator():
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.running.run_as import with_run_options

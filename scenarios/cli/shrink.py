@@ -13,10 +13,9 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize, output_option
-from ddpsim.scenarios.cli.program_words import note_trailing_options
+from ddpsim.scenarios.cli.program_words import importing_simulator, note_trailing_options
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.imports import pause_garbage_collection
 from ddpsim.simulator.policies.named import RUNNING, join_names
 from ddpsim.simulator.wording import count_with_noun
 
@@ -52,7 +51,7 @@ def shrink(
     The scenario gets fewer ranks, iterations, calls, options and context switches, as long as it fails with the same
     finding. Exit status: 0 saved, 1 it does not fail every time, 2 usage error.
     """
-    with pause_garbage_collection():
+    with importing_simulator():
         from ddpsim import Budget
         from ddpsim.scenarios.files.loader import load
         from ddpsim.scenarios.fuzzing.shrinking.saved import check_output_file, default_output_path

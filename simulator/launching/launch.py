@@ -11,7 +11,6 @@ import re
 import socket
 import sys
 import time
-import tokenize
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.hosts import TORCHRUN
 from ddpsim.simulator.launching import launcher_line
+from ddpsim.simulator.launching.program_files import project_files
 from ddpsim.simulator.launching.program_ranks import Guardian, adopting_orphans, start_launcher
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.rank_processes.channel import MessageChannel, PacketConnection, readable_files
@@ -60,7 +60,7 @@ def may_start_own_ranks(program: Script) -> bool:
     """Return whether a program, or a file of its project that it imports, may start ranks."""
     trees: dict[str, ast.AST] = {}
     processes: list[ast.Call] = []
-    for file, text, tree in _project_files(program):
+    for file, text, tree in project_files(program):
         trees[file] = tree
         if _IS_WORTH_READING.search(text):
             nodes = list(ast.walk(tree))
@@ -73,29 +73,8 @@ def may_start_own_ranks(program: Script) -> bool:
 
 def uses_trainer_strategy(program: Script) -> bool:
     """Return whether a Trainer in the program may start ranks; under torchrun's environment, it starts none."""
-    trees = (tree for _, text, tree in _project_files(program) if _IS_WORTH_READING.search(text))
+    trees = (tree for _, text, tree in project_files(program) if _IS_WORTH_READING.search(text))
     return any(any(map(_names_strategy, ast.walk(tree))) for tree in trees)
-
-
-def _project_files(program: Script) -> Iterator[tuple[str, str, ast.AST]]:
-    """Yield the program's file and the project files that it imports, each with its text and tree."""
-    first = program.python_file()
-    if first is None:
-        return
-    root = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(first))
-    seen, todo = {first}, [first]
-    while todo:
-        file = todo.pop()
-        try:
-            with tokenize.open(file) as opened:
-                text = opened.read()
-            tree = ast.parse(text)
-        except (OSError, SyntaxError, ValueError):  # it may never be imported
-            continue
-        yield file, text, tree
-        found = {each for name in _imported_paths(tree, file, root) for each in _existing_files(name)} - seen
-        seen |= found
-        todo += sorted(found)
 
 
 def _starts_ranks(node: ast.AST) -> bool:
@@ -112,28 +91,6 @@ def _starts_ranks(node: ast.AST) -> bool:
 
 def _names_strategy(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(_STRATEGIES)
-
-
-def _imported_paths(tree: ast.AST, file: str, root: str) -> Iterator[str]:
-    """Yield the paths, without suffix, that the imported modules would have if they belonged to the project."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for each in node.names:
-                yield os.path.join(root, *each.name.split("."))
-        elif isinstance(node, ast.ImportFrom):
-            folder = file if node.level else root
-            for _ in range(node.level):
-                folder = os.path.dirname(folder)
-            base = os.path.join(folder, *(node.module or "").split("."))
-            yield base
-            for each in node.names:
-                yield os.path.join(base, each.name)
-
-
-def _existing_files(name: str) -> Iterator[str]:
-    for file in (f"{name}.py", os.path.join(name, "__init__.py")):
-        if os.path.isfile(file):
-            yield file
 
 
 class ProjectDefinitions:

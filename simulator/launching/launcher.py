@@ -35,6 +35,7 @@ from ddpsim.simulator.hosts import RankHost, torchrun_variables
 from ddpsim.simulator.launching import launcher_line
 from ddpsim.simulator.launching.program_ranks import ProcessResources
 from ddpsim.simulator.launching.script import Script
+from ddpsim.simulator.process_group.user_stores import store_names
 from ddpsim.simulator.rank_processes import own_process
 from ddpsim.simulator.rank_processes.channel import PacketConnection, readable_files
 from ddpsim.simulator.rank_processes.external_processes import detect_groups_in_new_pythons
@@ -159,6 +160,7 @@ def run_launcher(rank_config: RankConfig, line: PacketConnection) -> NoReturn:
         detect_groups_in_new_pythons(rank_config.common.external_processes, "the program")
         launcher = Launcher(line, rank_config.common)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+        store_names.cache_clear()  # ranks that are forked have what the program imports from now on
         try:
             with launcher:
                 rank_config.common.program(0)

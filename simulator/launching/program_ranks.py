@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.launching.program_files import may_need_dynamo
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import FILES_OF_A_RANK, MOST_FILES, ForkResult, RankStart
 from ddpsim.simulator.launching.servers import STANDING, ServerGone, ServerProcess, server_keys
@@ -158,7 +159,7 @@ def _start_processes(config: ProcessConfig, count: int, guardian: Guardian, more
     children: list[ChildProcess] = []
     keys = server_keys(config.program, config.start.hash_seeds[:count], config.preload)
     try:
-        with STANDING.use_servers(keys, wants_dynamo=config.program.may_need_dynamo()) as servers, adopting_orphans():
+        with STANDING.use_servers(keys, wants_dynamo=may_need_dynamo(config.program)) as servers, adopting_orphans():
             for first in range(0, count, _AT_ONCE * len(servers)):
                 ranks = range(first, min(first + _AT_ONCE * len(servers), count))
                 _fork_ranks(config, ranks, servers, children, guardian, more)

@@ -1,8 +1,6 @@
 """Programs: a file or a module that each rank runs as `__main__`, as torchrun and Python do."""
 
-import ast
 import os
-import re
 import runpy
 import shlex
 import sys
@@ -17,15 +15,6 @@ from ddpsim.simulator.choices import HASH_SEEDS, RankSeeds
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.hosts import TORCHRUN
 from ddpsim.simulator.runtime.call_sites import begin_program
-
-_USES_DYNAMO = re.compile(
-    r"\b(_dynamo|_inductor|checkpoint|compile|distributed\.tensor|DTensor|export|FSDP|FullyShardedDataParallel|fully_shard"
-    r"|parallelize_module|pipelining|profiler)\b"
-)
-"""Pattern of names in torch that load its compiler; optimizers and DDP do not load it (patches/late_dynamo.py)."""
-
-_READS_ARGUMENTS = re.compile(r"argv|argparse|optparse|fileinput|unittest|distributed\.(run|launch)|common_utils|runpy")
-"""Pattern of the modules of Python and torch that read a program's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +61,6 @@ class Script:
     def folder(self) -> str:
         """The folder from which the program's modules are imported first."""
         return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.command[0]))
-
-    def may_need_dynamo(self) -> bool:
-        """Return whether the program may load torch's compiler, as far as its text and imports show."""
-        return self._may_contain(_USES_DYNAMO)
-
-    def ignores_arguments(self) -> bool:
-        """Return whether the program cannot read its arguments, as far as its text and imports show."""
-        return not self._may_contain(_READS_ARGUMENTS)
-
-    def _may_contain(self, pattern: re.Pattern[str]) -> bool:
-        """Return whether the text matches a pattern, or imports more than torch, numpy and the standard library."""
-        try:
-            text = self.source_text()
-            tree = ast.parse(text)
-        except (OSError, SyntaxError, ValueError):
-            return True
-        names = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
-        names += ["." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        known = {*sys.stdlib_module_names, "torch", "numpy"}
-        return not text or bool(pattern.search(text)) or any(name.split(".")[0] not in known for name in names)
 
     def check_source(self) -> None:
         """Raise UsageError if the program does not exist, or is not valid Python."""
@@ -187,20 +156,22 @@ def environment_hash_seed() -> int | None:
     return int(own) if own.isdecimal() and int(own) < 1 << 32 else None
 
 
-@contextmanager
-def with_hash_seed(seed: int | None) -> Iterator[None]:
+def with_hash_seed(seed: int | None) -> AbstractContextManager[None]:
     """Set PYTHONHASHSEED inside the `with` block; None leaves it unchanged."""
-    if seed is None:
-        yield
-        return
-    before = os.environ.get("PYTHONHASHSEED")
-    os.environ["PYTHONHASHSEED"] = str(seed)
+    return nullcontext() if seed is None else with_variable("PYTHONHASHSEED", str(seed))
+
+
+@contextmanager
+def with_variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable inside the `with` block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        os.environ.pop("PYTHONHASHSEED")
+        os.environ.pop(name)
         if before is not None:
-            os.environ["PYTHONHASHSEED"] = before
+            os.environ[name] = before
 
 
 def is_program(words: Sequence[str]) -> bool:

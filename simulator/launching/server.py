@@ -6,11 +6,13 @@ forks waits for a `RankStart` on its channel. By then the rank is an orphan, and
 
 import gc
 import importlib
+import linecache
 import os
 import pickle
 import socket
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
@@ -65,6 +67,14 @@ class RankStart(NamedTuple):
     path: tuple[str, ...]
 
 
+_OF_EACH_RANK = (
+    *("numpy.random", "torch.distributed.nn.functional", "torch.utils.serialization", "torch.profiler._cupti_monitor"),
+)
+"""What numpy and torch import when it is first used, which nearly each rank does."""
+
+_SEEDS = ("torch.random", "torch.cuda", "torch.cuda.random", "torch.mtia", "torch.xpu", "torch.xpu.random")
+
+
 def read_search_path(file: int) -> list[str]:
     """Return the module search path in a file of `servers.write_search_path`; it may be longer than a message."""
     return os.pread(file, os.fstat(file).st_size, 0).decode(errors="surrogateescape").split("\0")
@@ -77,7 +87,7 @@ def run_server(number: int, caller: int) -> NoReturn:
         if os.getppid() != caller:  # the caller has ended already
             os._exit(0)
         with _CallerWatch(is_caller_there):
-            _import_common_modules()
+            import_common_modules()
         _RankServer(PacketConnection(socket.socket(fileno=number)), is_caller_there).serve_requests()
     except (EOFError, OSError):  # the caller has ended
         os._exit(0)
@@ -109,12 +119,18 @@ class _CallerWatch:
             os._exit(0)
 
 
-def _import_common_modules() -> None:
+def import_common_modules() -> None:
+    """Import what all ranks need."""
     with pause_garbage_collection():
         torch: Any = importlib.import_module("torch")
         torch.set_num_threads(1)
         for name in ("rank_processes.rank_process", "launching.launcher"):
             _import_simulator_module(name)
+        for name in _OF_EACH_RANK:
+            with suppress(ImportError):  # an older torch lacks it
+                importlib.import_module(name)
+    _read_sources_of_seeding()
+    _import_simulator_module("process_group.user_stores").store_names()
 
 
 def _import_simulator_module(name: str) -> Any:
@@ -130,6 +146,7 @@ class _RankServer:
         """The environment variables that modules named by the user have set."""
 
     def serve_requests(self) -> NoReturn:
+        _import_simulator_module("rank_processes.own_process").clear_exit_handlers()
         while True:
             gc.collect()
             gc.freeze()  # garbage collection in the ranks then copies no shared page
@@ -156,6 +173,9 @@ class _RankServer:
         before = dict(os.environ)
         sys.path[:] = path
         problem = next((found for name in request.modules if (found := _import_for_preload(name))), "")
+        stores = _import_simulator_module("process_group.user_stores")
+        stores.store_names.cache_clear()
+        stores.store_names()
         if request.is_by_request:
             self._changed.update({name: value for name, value in os.environ.items() if before.get(name) != value})
             return problem
@@ -202,6 +222,15 @@ class _RankServer:
                 _begin_process(files[start : start + of_each], self._changed)
             pids.append(pid)
         return ForkResult(tuple(pids), 0)
+
+
+def _read_sources_of_seeding() -> None:
+    """Read the source files that each rank would read: torch keeps the stack of a `manual_seed`, with its lines."""
+    traceback.format_stack()
+    of_ranks = [f"ddpsim.simulator.rank_processes.{name}" for name in ("rank_process", "own_process")]
+    for name in (*_SEEDS, *of_ranks):
+        if (module := sys.modules.get(name)) is not None:
+            linecache.getlines(str(module.__file__))
 
 
 def _import_for_preload(name: str) -> str:

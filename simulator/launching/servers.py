@@ -8,18 +8,20 @@ This module does not import torch: a command starts its servers first, and impor
 """
 
 import atexit
+import gc
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, NoReturn
 
 from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import InternalError, UsageError
-from ddpsim.simulator.launching.script import Script
-from ddpsim.simulator.launching.server import ForkProcesses, LoadModules
+from ddpsim.simulator.launching.program_files import may_tell_hash_seed
+from ddpsim.simulator.launching.script import Script, with_variable
+from ddpsim.simulator.launching.server import ForkProcesses, LoadModules, import_common_modules, run_server
 from ddpsim.simulator.rank_processes.channel import PacketConnection
 from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS
 
@@ -58,10 +60,14 @@ class ServerKey(NamedTuple):
 def server_keys(program: Script, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[ServerKey]:
     """Return the properties of the servers that a program needs; its ranks are distributed over them in turn."""
     folder = program.folder if preload else ""
+    if len(hash_seeds) > 1 and not preload and not may_tell_hash_seed(program):
+        hash_seeds = hash_seeds[:1]
     keys = [ServerKey(seed, tuple(preload), folder) for seed in dict.fromkeys(hash_seeds)]
     environments = program.rank_environments
     return [keys[rank % len(keys)]._replace(environment=each) for rank, each in enumerate(environments)] or keys
 
+
+_THREADS = "OMP_NUM_THREADS"
 
 _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 """Options of Popen that put servers into another process group, so that Ctrl-C does not reach the servers."""
@@ -70,30 +76,17 @@ _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) els
 class ServerProcess:
     """One server, a process that forks ranks. It loads torch after the constructor has returned."""
 
-    def __init__(self, key: ServerKey) -> None:
-        """Start the process. Raises OSError if the system has no process or files left."""
+    def __init__(self, key: ServerKey, forked: Callable[[], object] | None = None) -> None:
+        """Start the process, or a fork that calls `forked`. Raises OSError if there is no process or file left."""
         self._key = key
         self._awaited = 0
         self._line, theirs = PacketConnection.pair()
         self._errors = os.memfd_create("errors")
         self._has_dynamo = False
         self._was_ready = False
-        path = write_search_path(sys.path)
         try:
-            main = _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid())
-            self._process = subprocess.Popen(
-                [sys.executable, *_python_flags(), "-c", main],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                pass_fds=[theirs.fileno(), path],
-                env={
-                    **os.environ,
-                    "PYTHONHASHSEED": str(key.hash_seed),
-                    "OMP_NUM_THREADS": "1",
-                    **dict(key.environment),
-                },
-                **_APART,
+            self._process: subprocess.Popen[bytes] | _Fork = (
+                self._start_python(theirs.fileno()) if forked is None else self._fork(theirs.fileno(), forked)
             )
         except OSError:
             self._line.close()
@@ -101,9 +94,48 @@ class ServerProcess:
             raise
         finally:
             theirs.close()
-            os.close(path)
         if key.preload:
             self._request_load(key.preload, [key.folder, *sys.path], is_by_request=True)
+
+    def _start_python(self, line: int) -> "subprocess.Popen[bytes]":
+        path = write_search_path(sys.path)
+        try:
+            return subprocess.Popen(
+                [sys.executable, *_python_flags(), "-c", _MAIN.format(path=path, file=line, caller=os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=[line, path],
+                env={
+                    **os.environ,
+                    "PYTHONHASHSEED": str(self._key.hash_seed),
+                    _THREADS: "1",
+                    **dict(self._key.environment),
+                },
+                **_APART,
+            )
+        finally:
+            os.close(path)
+
+    def _fork(self, line: int, forked: Callable[[], object]) -> "_Fork":
+        """Fork a server from this process, which has imported torch and runs nothing else."""
+        caller = os.getpid()
+        if pid := os.fork():
+            return _Fork(pid)
+        try:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for file, number in ((nothing, 0), (nothing, 1), (self._errors, 2)):
+                os.dup2(file, number)
+            os.closerange(3, line)
+            os.closerange(line + 1, os.sysconf("SC_OPEN_MAX"))
+            forked()
+            run_server(line, caller)
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
 
     @property
     def is_alive(self) -> bool:
@@ -196,12 +228,76 @@ def write_search_path(path: Sequence[str]) -> int:
     return file
 
 
+@contextmanager
+def imports_for_forks() -> Iterator[None]:
+    """Let libraries that are loaded in the `with` block start no threads; then import what all ranks need."""
+    with with_variable(_THREADS, "1"):
+        yield
+        import_common_modules()
+
+
+class _Fork:
+    """A forked process, with the methods of Popen that servers need."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.returncode: int | None = None
+
+    def poll(self, options: int = os.WNOHANG) -> int | None:
+        """Return the exit status if the process has ended, else None."""
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self._pid, options)
+            except ChildProcessError:  # another wait has taken the status
+                pid, status = self._pid, 0
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int:
+        """Wait until the process has ended, and return its exit status."""
+        return self.poll(0) or 0
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self.poll() is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+
 class ServerPool:
     """The servers (processes that fork ranks) of this process, which later runs use again."""
 
     def __init__(self) -> None:
         self._servers: dict[ServerKey, ServerProcess] = {}
         self._owner = 0
+        self._to_fork: tuple[ServerKey, bool] | None = None
+        self.was_prepared = False
+        """True if this process runs a program, and may fork a server from itself."""
+
+    def prepare_fork(self, key: ServerKey, *, wants_dynamo: bool) -> None:
+        """Let this process, which has the hash seed of `key`, fork that server once it has imported torch."""
+        self._to_fork, self.was_prepared = (key, wants_dynamo), True
+
+    def fork_prepared_server(self) -> None:
+        """Fork the server for which this process was prepared, and which runs will find; nothing if it cannot be."""
+        if self._to_fork is None:
+            return
+        (key, wants_dynamo), self._to_fork = self._to_fork, None
+        torch: Any = sys.modules["torch"]
+        if len(os.listdir("/proc/self/task")) == 1 and not torch.cuda.is_initialized():
+            self._reset_after_fork()
+            gc.freeze()  # garbage collection in the server then copies no shared page
+            with suppress(OSError):  # the run then starts one, or reports that the system starts none
+                self._servers[key] = ServerProcess(key, self._forget_all)
+                if wants_dynamo:
+                    self._servers[key].load_dynamo()
+        given = os.environ.get(_THREADS, "")
+        torch.set_num_threads(int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0)))
+
+    def _forget_all(self) -> None:
+        """Forget the servers of the process that this one is a fork of."""
+        atexit.unregister(self.close)
+        for server in self._servers.values():
+            server.release_after_fork()
 
     def start_servers(self, keys: Sequence[ServerKey], *, wants_dynamo: bool) -> list[ServerProcess]:
         """Return servers with these keys; missing ones start in parallel. Raises UsageError if one cannot start."""

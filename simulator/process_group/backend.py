@@ -255,8 +255,11 @@ class SimulatedBackend:
         torch.autograd.set_multithreading_enabled(False)  # the backward pass, its hooks and its end stay on this thread
         if self._makes_groups:
             self._groups.make_default_group(rank)
-        yield
-        self.rank_returned(rank)
+        try:
+            yield
+            self.rank_returned(rank)
+        finally:  # torch keeps a thread's registry, and the memory of each group in it, for the life of the process
+            torch._C._distributed_c10d._unregister_all_process_groups()
 
     def rank_returned(self, rank: int) -> None:
         """Record that the running rank's program returned, so its models do not change any more."""

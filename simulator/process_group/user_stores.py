@@ -19,7 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch._C._distributed_c10d as _c10d
@@ -245,17 +246,34 @@ class PrefixStore(UserStore):
         self._store.set_timeout(timeout)
 
 
+@cache
+def store_names() -> tuple[frozenset[str], list[tuple[ModuleType, type[UserStore]]]]:
+    """Return the names of all modules, and which of them name which of torch's store classes.
+
+    A server calls it before it forks ranks: in each of them, looking into all modules would copy their memory.
+    """
+    found = [(module, kind) for module in list(sys.modules.values()) for kind in _KINDS if _has_class(module, kind)]
+    return frozenset(sys.modules), found
+
+
+def _has_class(module: ModuleType, kind: type[UserStore]) -> bool:
+    name = kind.__name__
+    names = getattr(module, "__dict__", {})
+    return names is not globals() and names.get(name) is getattr(_c10d, name)
+
+
 def replace_store_classes(host: Host) -> None:
     """Replace torch's store classes by simulated ones, also under names that the program imported, for good."""
-    here = vars(sys.modules[__name__])
-    for kind in (TCPStore, FileStore, HashStore, PrefixStore):
-        name = kind.__name__
-        real = getattr(_c10d, name)
-        made = _bound_arguments(kind, real, host, atexit.register)
-        for module in list(sys.modules.values()):
-            names = getattr(module, "__dict__", here)
-            if names is not here and names.get(name) is real:
-                ReplacedAttributes().set_attribute(module, name, made)
+    known, places = store_names()
+    new = [module for name, module in list(sys.modules.items()) if name not in known]
+    places = [*places, *((module, kind) for module in new for kind in _KINDS if _has_class(module, kind))]
+    for kind in _KINDS:
+        made = _bound_arguments(kind, getattr(_c10d, kind.__name__), host, atexit.register)
+        for module in (module for module, named in places if named is kind):
+            ReplacedAttributes().set_attribute(module, kind.__name__, made)
+
+
+_KINDS = (TCPStore, FileStore, HashStore, PrefixStore)
 
 
 @contextmanager
@@ -264,7 +282,7 @@ def stores_replaced_on_ranks(host: Host) -> Iterator[None]:
     replaced = ReplacedAttributes()
     with ExitStack() as at_end:
         at_end.callback(replaced.restore_attributes)
-        for kind in (TCPStore, FileStore, HashStore, PrefixStore):
+        for kind in _KINDS:
             real: Any = getattr(_c10d, kind.__name__)
             bind = partial(_bound_arguments, kind, real, host, at_end.callback)
             replaced.set_attribute(real, "__new__", _choosing_new(bind, real, host))

@@ -49,7 +49,7 @@ def make_own_process(rank_config: RankConfig) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.register_at_fork(after_in_child=rank_config.channel.close)  # forks of the rank must not use its channel
-    _clear_exit_handlers()
+    clear_exit_handlers()
     _redirect_stdin(os.devnull)
     for number, name, file in ((1, "stdout", rank_config.files.output), (2, "stderr", rank_config.files.errors)):
         fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)  # a program may open /dev/stdout by name, which writes at 0
@@ -73,7 +73,7 @@ def make_own_process(rank_config: RankConfig) -> None:
         _seed_generators(rank_config)
 
 
-def _clear_exit_handlers() -> None:
+def clear_exit_handlers() -> None:
     """Remove the exit handlers of the coordinator from this fork; handlers that the rank registers later do run."""
     atexit._clear()
     finalize: Any = weakref.finalize
@@ -147,7 +147,9 @@ def flush_streams(*, has_own_files: bool = False) -> None:
     """Flush the streams of the process, and the files that it has opened, which Python would close at its end."""
     # gc skips objects from before the fork, which are frozen: the coordinator flushes its own files.
     everything = gc.get_objects() if has_own_files else []
-    own = [each for each in everything if issubclass(type(each), io.IOBase)]  # isinstance would resolve a proxy
+    kinds = {id(kind): kind for kind in map(type, everything)}  # isinstance would resolve a proxy
+    of_files = {number for number, kind in kinds.items() if issubclass(kind, io.IOBase)}
+    own = [each for each in everything if id(type(each)) in of_files]
     for stream in (sys.stdout, sys.stderr, *own):
         with suppress(Exception):  # the program may have closed or replaced it
             stream.flush()

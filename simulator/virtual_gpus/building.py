@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch.utils import cpp_extension
 
 from ddpsim.simulator.errors import UsageError
 
@@ -72,6 +71,8 @@ def _build(source: Path, library: Path, announce_build: Callable[[], None]) -> N
             "one (Debian: apt-get install g++), or name one in CXX"
         )
     announce_build()
+    from torch.utils import cpp_extension  # late, as it imports setuptools
+
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     paths = [f"-I{path}" for path in cpp_extension.include_paths()]
     libraries = [*(f"-L{path}" for path in cpp_extension.library_paths()), "-lc10", "-ltorch_cpu"]

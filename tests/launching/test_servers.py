@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -27,12 +28,13 @@ from ddpsim.simulator.errors import InternalError
 from ddpsim.simulator.launching import servers
 from ddpsim.simulator.launching.script import Script
 from ddpsim.simulator.launching.server import RankStart, _begin_process
-from ddpsim.simulator.launching.servers import ServerKey, ServerPool, ServerProcess
+from ddpsim.simulator.launching.servers import ServerKey, ServerPool, ServerProcess, server_keys
 from ddpsim.simulator.rank_processes.channel import MessageChannel
 from ddpsim.simulator.rank_processes.children import ChildProcess
 from ddpsim.simulator.rank_processes.parcels import SharedArena
 from ddpsim.simulator.rank_processes.rank_files import RankFiles
 from tests.kit.leftovers import children
+from tests.kit.rows import rows
 from tests.launching.left_behind import nothing_is_left, with_servers
 
 SETS = """
@@ -81,6 +83,60 @@ def test_a_set_in_its_own_order_is_found_and_replayed(program):
     assert str(again.schedule) == str(found.schedule)
     assert simulate_program(command, 4, alike=True).verdict is Verdict.PASS
     assert simulate_program(program(SETS % "sorted(sizes)"), 4).findings == ()
+
+
+@rows(
+    ("source", "tells"),
+    [
+        ("import torch.optim; import torch.distributed as dist; import numpy, time", False),
+        ("for name, value in {'a': 1}.items(): print(name, 'of a set')", False),
+        ("print([key for key in vars().keys()])", False),
+        ("import helper", False),
+        ("names = {'a', 'b'}", True),
+        ("names = {each for each in 'ab'}", True),
+        ("def add(names: list, to=set): return to(names)", True),
+        ("print(vars().keys() - ['a'])", True),
+        ("both = vars().items() & {}.items()", True),
+        ("import builtins as b; b.frozenset('ab')", True),
+        ("from builtins import set as a_set", True),
+        ("print(hash('a') % 2)", True),
+        ("import torch; torch.load('names.pt')", True),
+        ("from torch.distributed.fsdp import fully_shard", True),
+        ("import importlib; importlib.import_module('helper')", True),
+        ("import transformers", True),
+        ("import sets", True),
+        ("import not python", True),
+    ],
+)
+def test_only_a_program_that_can_tell_its_hash_seed_needs_two_servers(tmp_path, source, tells):
+    (tmp_path / "helper.py").write_text("import os")
+    (tmp_path / "sets.py").write_text("import helper; either = set('ab')")
+    (tmp_path / "train.py").write_text(source)
+    keys = server_keys(Script((str(tmp_path / "train.py"),)), (28, 80), ())
+    assert [key.hash_seed for key in keys] == ([28, 80] if tells else [28])
+
+
+OWN = """
+import os, sys, torch
+parent = os.getppid()
+others = open(f"/proc/{parent}/task/{parent}/children").read().split()
+started = [each for each in others if "launching.server" in open(f"/proc/{each}/cmdline").read()]
+print(len(started), os.environ.get("PYTHONHASHSEED"), os.environ.get("OMP_NUM_THREADS"), torch.get_num_threads())
+"""
+
+
+@pytest.mark.tier("ci")
+def test_a_command_forks_ranks_from_itself_and_their_environment_is_the_users(program):
+    program(OWN)
+    given = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "PYTHONHASHSEED")}
+    for own, expected in (
+        ({}, "0 None None 1"),
+        ({"OMP_NUM_THREADS": "3", "PYTHONHASHSEED": "random"}, "0 random 3 1"),
+        ({"PYTHONHASHSEED": "5"}, "0 5 None 1"),
+    ):
+        command = [sys.executable, "-m", "ddpsim", "run", "--world-size", "2", "train.py"]
+        ended = subprocess.run(command, env={**given, **own}, capture_output=True, text=True)
+        assert ended.stdout.splitlines()[:2] == [expected] * 2, ended.stdout + ended.stderr
 
 
 @pytest.mark.tier("ci")
@@ -155,7 +211,7 @@ def test_a_server_that_was_killed_is_started_again(program, capfd):
 @pytest.mark.tier("ci")
 def test_a_server_that_is_killed_while_it_forks(program):
     """The ranks that the other one has forked are ended and reaped, as the fixture sees, and all are forked again."""
-    simulate_program(command := program("pass"), 2)
+    simulate_program(command := program("set()"), 2)  # from two servers
     number = a_server()
     os.kill(number, signal.SIGSTOP)
     killer = threading.Timer(1.0, os.kill, (number, signal.SIGKILL))

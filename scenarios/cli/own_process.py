@@ -1,0 +1,56 @@
+"""How the process of a command that runs a program begins and ends.
+
+It restarts with the hash seed of ranks, which Python reads at its start: ranks can then be forked from it.
+"""
+
+import atexit
+import os
+import sys
+import threading
+from contextlib import suppress
+
+_BEFORE = "DDPSIM_HASH_SEED_BEFORE"
+"""The variable in which the restarted command finds the PYTHONHASHSEED that it has to put back."""
+
+_SEED = "PYTHONHASHSEED"
+
+_RUN_PROGRAMS = ("run", "explore", "compare", "replay", "debug", "shrink", "crash")
+
+
+def begin_process() -> int | None:
+    """Start this process again with the hash seed of ranks, if its command runs a program; else return its hash seed,
+    which is None if Python has drawn it."""
+    words = sys.argv[1:]
+    has_program = any(each == "-m" or each.endswith(".py") for each in words)
+    runs_program = has_program and words[0] in _RUN_PROGRAMS
+    is_as_started = sys.orig_argv[len(sys.orig_argv) - len(words) :] == words and bool(sys.executable)
+    before = os.environ.get(_SEED, "")
+    if not runs_program or not is_as_started or _BEFORE in os.environ or before.isdecimal():
+        return _own_hash_seed()
+    from ddpsim.simulator.choices import HASH_SEEDS
+
+    if not sys.flags.ignore_environment and sys.gettrace() is None:
+        with suppress(OSError):
+            environment = {**os.environ, _SEED: str(HASH_SEEDS[0]), _BEFORE: before}
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    return None
+
+
+def _own_hash_seed() -> int | None:
+    """Return the hash seed of this process if it was given to it, and undo what a restart left in the environment."""
+    given = os.environ.get(_SEED, "")
+    if (before := os.environ.pop(_BEFORE, None)) is not None:
+        del os.environ[_SEED]
+        os.environ.update({_SEED: before} if before else {})
+    return int(given) if given.isdecimal() and not sys.flags.ignore_environment else None
+
+
+def exit_at_once(status: int) -> None:
+    """End this process as Python does, but without taking torch apart, if it has run a program in other processes."""
+    servers = sys.modules.get("ddpsim.simulator.launching.servers")
+    if servers is not None and servers.STANDING.was_prepared and threading.active_count() == 1:
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
