@@ -130,9 +130,9 @@ def test_a_command_forks_ranks_from_itself_and_their_environment_is_the_users(pr
     program(OWN)
     given = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "PYTHONHASHSEED")}
     for own, expected in (
-        ({}, "0 None None 1"),
+        ({}, "0 None 1 1"),  # as torchrun sets it
         ({"OMP_NUM_THREADS": "3", "PYTHONHASHSEED": "random"}, "0 random 3 1"),
-        ({"PYTHONHASHSEED": "5"}, "0 5 None 1"),
+        ({"PYTHONHASHSEED": "5"}, "0 5 1 1"),
     ):
         command = [sys.executable, "-m", "ddpsim", "run", "--world-size", "2", "train.py"]
         ended = subprocess.run(command, env={**given, **own}, capture_output=True, text=True)
