@@ -95,6 +95,7 @@ def is_in_loop(site: Site) -> bool:
 
 
 def _parse_file(path: str) -> ast.Module:
+    linecache.checkcache(path)  # it may have been changed since an earlier run
     try:
         return ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
