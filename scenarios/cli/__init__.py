@@ -12,7 +12,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = own_process.begin_process() if arguments is None else None
     from ddpsim.scenarios.cli import commands  # late, as a restart would import it twice
 
-    status = commands.main(arguments, own_hash_seed=seed)
+    began = own_process.process_start() if arguments is None else None
+    status = commands.main(arguments, own_hash_seed=seed, began=began)
     if seed is not None:
         own_process.exit_at_once(status)
     return status

@@ -52,11 +52,14 @@ app = typer.Typer(
 )
 
 
-def main(arguments: Sequence[str] | None = None, *, own_hash_seed: int | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, own_hash_seed: int | None = None, began: float | None = None
+) -> int:
     """Run `ddpsim` with these command-line arguments, by default those of this process, and return the exit status.
 
-    `own_hash_seed`: that of this process, if ranks may be forked from it.
+    `own_hash_seed`: that of this process, if ranks may be forked from it. `began`: when the user started the command.
     """
+    output.BEGAN.set(began)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character must not end the run

@@ -7,8 +7,10 @@ import re
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -25,6 +27,19 @@ Each = TypeVar("Each")
 
 _WIDTH = 120
 """The width to which lines of a list are shortened. On a wider terminal the terminal's own width is used."""
+
+
+BEGAN: ContextVar[float | None] = ContextVar("BEGAN", default=None)
+"""When the process of this command started; None if it is not that of one command, or once its time was printed."""
+
+
+def time_since_start(run_began: float) -> str:
+    """Return for how long the user has waited, and how much of it was loading; after the first run, its own time."""
+    began, now = BEGAN.get(), time.perf_counter()
+    BEGAN.set(None)
+    if began is None:
+        return f"{(now - run_began) * 1000:.0f} ms"
+    return f"{(now - began) * 1000:.0f} ms, {(run_began - began) * 1000:.0f} ms of it to load"
 
 
 def print_text(text: str) -> None:

@@ -7,6 +7,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 
 _BEFORE = "DDPSIM_HASH_SEED_BEFORE"
@@ -43,6 +44,16 @@ def _own_hash_seed() -> int | None:
         del os.environ[_SEED]
         os.environ.update({_SEED: before} if before else {})
     return int(given) if given.isdecimal() and not sys.flags.ignore_environment else None
+
+
+def process_start() -> float | None:
+    """Return when this process started, by `time.perf_counter`; None where the system does not say so as Linux does."""
+    try:
+        with open("/proc/self/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        return time.perf_counter() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return None
 
 
 def exit_at_once(status: int) -> None:

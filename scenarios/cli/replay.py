@@ -99,7 +99,8 @@ def _show_replay(
     if status is ExitStatus.USAGE_ERROR:
         output.print_note(str(replayed.divergence_error))
     else:
-        start_line = f"{head_line(scenario, replayed.result, engine, 'replayed')}  {seconds * 1000:.0f} ms"
+        waited = output.time_since_start(time.perf_counter() - seconds)
+        start_line = f"{head_line(scenario, replayed.result, engine, 'replayed')}  {waited}"
         output.print_text(f"{above}{start_line}\n\n{replayed.result}\n\n{text}")
     report.add_run(scenario, engine, replayed.result, status, text, how="replayed", seconds=seconds)
     return status

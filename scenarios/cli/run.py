@@ -135,7 +135,7 @@ def _run_cases(
             if len(cases) > 1:
                 output.print_text(f"{'' if number == 0 else chr(10)}--- {_case_heading(engine, scenario, cases)}")
             found.setdefault(scenario.backend_semantics, []).append(result)
-            output.print_text(f"{head_line(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n")
+            output.print_text(f"{head_line(scenario, result, engine, how)}  {output.time_since_start(start)}\n")
             output.print_text(f"{result}\n" if outcomes is None else outcomes.text)
             if with_lanes:
                 show_lanes(result)

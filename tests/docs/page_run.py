@@ -19,7 +19,7 @@ from tests.docs.blocks import ROOT, Block
 from tests.docs.commands import run
 from tests.outside import FRAMEWORKS, PACKAGES, missing, not_installed
 
-TIMES = ((r"\b\d+ ms$", "[] ms"), (r"(, |\b(?:in|for) )\d+\.\d+ ?s$", r"\1[] s"))
+TIMES = ((r"\b\d+ ms(, \d+ ms of it to load)?$", "[] ms"), (r"(, |\b(?:in|for) )\d+\.\d+ ?s$", r"\1[] s"))
 """What differs from one run to the next, at the end of a line. Virtual times do not differ."""
 
 COMMAND = re.compile(

@@ -4,12 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ddpsim.scenarios import registry
-from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli import main, output
 from ddpsim.scenarios.cli.help import GROUPS
 from ddpsim.scenarios.cli.output import indent_wrapped_lines
 from ddpsim.scenarios.files import catalogue as catalogue_module
@@ -368,3 +369,12 @@ def test_the_installed_command():
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("ddpsim: scenario is 'send-sent'")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_first_run_of_a_process_prints_for_how_long_the_user_has_waited_and_how_much_was_loading():
+    now = time.perf_counter()
+    output.BEGAN.set(now - 3)
+    found = re.fullmatch(r"(\d+) ms, 2000 ms of it to load", output.time_since_start(now - 1))
+    assert found is not None
+    assert 3000 <= int(found[1]) < 4000
+    assert re.fullmatch(r"1\d\d\d ms", output.time_since_start(now - 1))  # a further one only its own time
