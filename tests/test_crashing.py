@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,21 @@ def test_an_operation_that_a_strike_prevents_is_not_in_the_diary(how, noted, tmp
         watch._begin("write", "c")
     entries = [json.loads(line) for line in Path(how.value).read_text().splitlines()]
     assert [f"{kind} {' '.join(what)}" for kind, what, *_ in entries] == noted
+
+
+def test_what_a_handler_of_sigterm_saves_is_in_the_diary(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = SimpleNamespace(steps=0)
+    host = SimpleNamespace(kernel=SimpleNamespace(run=run), is_rank_thread=lambda: True, is_stopping=False)
+    watch = OperationWatch(host, 0, "diary", [Strike(0, 1, How.TERM)])
+    before = signal.signal(signal.SIGTERM, lambda *_: watch._on_event("open", ("saved", "w", os.O_WRONLY)))
+    try:
+        for _ in range(2):
+            watch._guarded(watch._begin, "call")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    entries = [json.loads(line)[:2] for line in Path("diary").read_text().splitlines()]
+    assert entries == [["call", []], ["strike", [""]], ["write", [str(tmp_path / "saved")]], ["call", []]]
 
 
 def test_ranks_that_resume_after_a_strike_before_a_rename():
