@@ -25,7 +25,7 @@ PAIRS = [
     Pair("files_of_a_lost_host", (Strike(0, 7, How.HOST),), CrashCode.FAILS),
     Pair("loader_state_of_rank_0", (Strike(0, 11),), CrashCode.OTHER_SAMPLES),
     Pair("marker_before_barrier", (Strike(1, 3),), CrashCode.FAILS, 3),
-    Pair("newest_of_each_rank", (Strike(0, 6),), CrashCode.OTHER_CHECKPOINTS),
+    Pair("newest_of_each_rank", (Strike(1, 6),), CrashCode.OTHER_CHECKPOINTS),
     Pair("optimizer_on_rank_0", (Strike(0, 10),), CrashCode.OTHER_RESULT),
     Pair("restart_count_as_epoch", (Strike(0, 0),), CrashCode.OTHER_RESULT),
     Pair("rng_not_restored", (Strike(0, 11),), CrashCode.OTHER_RESULT),

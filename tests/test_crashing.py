@@ -16,7 +16,7 @@ from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.pytest_plugin.crashes import check_crashes
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
 from ddpsim.simulator.crashing import runs
-from ddpsim.simulator.crashing.judging import judge
+from ddpsim.simulator.crashing.judging import has_resumed, judge
 from ddpsim.simulator.crashing.points import chosen_points, points_of
 from ddpsim.simulator.crashing.sweep import crash
 from ddpsim.simulator.crashing.values import Attempts, CrashCode, CrashSweep, Entry
@@ -72,6 +72,24 @@ def test_a_half_written_checkpoint_that_is_read():
     assert judged(torn, other) == [CrashCode.HALF_CHECKPOINT]
     anew = diary("batch a", "call", "step p1", "write /f/ckpt", "read /f/ckpt", "batch b", "call", "step p2")
     assert judged(torn, anew) == []  # written anew before it is read
+
+
+def test_a_half_written_file_is_not_blamed_for_what_comes_of_a_complete_one():
+    torn = Attempts(PASSES, [diary("step p1", "write /f/rng", "strike /f/rng")], [diary("read /f/rng", "step q2")])
+    whole = [diary("step p1", "write /f/rng", "step p2")]
+    complete = Attempts(PASSES, [diary("step p1", "write /f/rng", "strike ")], [diary("read /f/rng", "step r2")])
+    harmless = complete._replace(second=[diary("read /f/rng", "step p2")])
+    assert [code for code, _ in judge(torn, whole, complete)] == [CrashCode.OTHER_RESULT]
+    assert [code for code, _ in judge(torn, whole, harmless)] == [CrashCode.HALF_CHECKPOINT]
+
+
+def test_a_program_does_not_resume_only_if_it_left_the_files_that_were_there():
+    files = [diary("step p1", "write /f/ckpt", "strike ")]
+    assert has_resumed(Attempts(PASSES, files, [diary("read /f/ckpt")])) is True
+    assert has_resumed(Attempts(PASSES, files, [diary("step p1")])) is False
+    assert has_resumed(Attempts(PASSES, [diary("step p1", "strike ")], [diary("step p1")])) is None
+    failed = replace(PASSES, findings=(Finding(Code.RANK_ERROR, (), "x"),))
+    assert has_resumed(Attempts(failed, files, [diary("call")])) is None
 
 
 def test_an_exception_that_no_rank_fails_by_is_held_against_the_undisturbed_run():

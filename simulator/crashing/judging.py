@@ -2,12 +2,12 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ddpsim.simulator.crashing.values import Attempts, CrashCode, Diaries, Entry
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Verdict
-from ddpsim.simulator.wording import count_with_noun, rank_list
+from ddpsim.simulator.wording import rank_list
 
 _LOSS = re.compile(r"loss[^\d+-]*([+-]?\d[\d.]*(?:e[+-]?\d+)?)", re.IGNORECASE)
 
@@ -27,13 +27,17 @@ def _all_of(diary: Sequence[Entry], kind: str) -> list[str]:
     return [each.what[0] for each in diary if each.kind == kind]
 
 
-def judge(attempts: Attempts, whole: Diaries) -> Iterator[tuple[CrashCode, str]]:
-    """Yield what is wrong after a crash, without what only follows from that."""
+def judge(attempts: Attempts, whole: Diaries, complete: Attempts | None = None) -> Iterator[tuple[CrashCode, str]]:
+    """Yield what is wrong after a crash, without what only follows from that. `complete` is the run in which the file
+    that this one leaves half written is complete: what is wrong there, too, has another cause."""
     result, first, second, _ = attempts
     torn, reader = torn_read(attempts)
-    if reader is not None and (harm := _failure(result) or _first_harm(second, whole)):
-        text = f"rank {reader} reads {os.path.basename(torn)}, which was only half written; {harm[1]}"
-        yield CrashCode.HALF_CHECKPOINT, text
+    if reader is not None and (harm := _harm(attempts, whole)):
+        if complete is not None and (other := _harm(complete, whole)) and other[0] is harm[0]:
+            reader = None
+        else:
+            text = f"rank {reader} reads {os.path.basename(torn)}, which was only half written; {harm[1]}"
+            yield CrashCode.HALF_CHECKPOINT, text
     if torn and _was_newest(first, torn):
         text = (
             f"{os.path.basename(torn)} was complete, and is lost: it is written in place, and no other file is as new"
@@ -54,8 +58,9 @@ def judge(attempts: Attempts, whole: Diaries) -> Iterator[tuple[CrashCode, str]]
         yield from others or (results and [*_samples_again(second, whole, generations)]) or results
 
 
-def _first_harm(second: Diaries, whole: Diaries) -> tuple[CrashCode, str] | None:
-    return next((each for judged in (_other_samples, _other_results) for each in judged(second, whole)), None)
+def _harm(attempts: Attempts, whole: Diaries) -> tuple[CrashCode, str] | None:
+    judged = (each for judge in (_other_samples, _other_results) for each in judge(attempts.second, whole))
+    return _failure(attempts.result) or next(judged, None)
 
 
 def _failure(result: Result) -> tuple[CrashCode, str] | None:
@@ -78,8 +83,7 @@ def _other_samples(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode,
     for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
         mine, theirs = _trained_on(own), _trained_on(expected)
         if mine and mine != theirs[-len(mine) :]:
-            count = count_with_noun(len(mine), "batch", "batches")
-            text = f"after resuming, rank {rank} trains on {count}, which are not the last of the undisturbed run"
+            text = f"after resuming, rank {rank} trains on batches that are not the last of the undisturbed run"
             yield CrashCode.OTHER_SAMPLES, text
             return
 
@@ -87,14 +91,12 @@ def _other_samples(second: Diaries, whole: Diaries) -> Iterator[tuple[CrashCode,
 def _samples_again(
     second: Diaries, whole: Diaries, generations: Mapping[str, Mapping[int, int]]
 ) -> Iterator[tuple[CrashCode, str]]:
-    """Yield a rank that trains on more batches than are left after the step of the files that it resumes from."""
+    """Yield a rank with batches that makes more steps than are left after the step of the files it resumes from."""
     for rank, (own, expected) in enumerate(zip(second, whole, strict=True)):
         made = {of_ranks[rank] for of_ranks in generations.values() if rank in of_ranks}
-        done = [each for each in expected if each.optimizer_steps <= min(made, default=0)]
-        left = len(_trained_on(expected)) - len(_trained_on(done))
-        count = len(_trained_on(own))
-        if len(made) == 1 and count > left:
-            text = f"after resuming from step {min(made)}, rank {rank} trains on {count} batches, and {left} were left"
+        count, left = len(_all_of(own, "step")), len(_all_of(expected, "step")) - min(made, default=0)
+        if len(made) == 1 and count > left and _trained_on(own):
+            text = f"after resuming from step {min(made)}, rank {rank} trains for {count} steps, and {left} were left"
             yield CrashCode.OTHER_SAMPLES, text
             return
 
@@ -179,9 +181,12 @@ def _was_newest(first: Diaries, torn: str) -> bool:
     return len(writes) > 1 and all(made < writes[-2] for made in others)
 
 
-def has_resumed(attempts: Attempts) -> bool:
-    """Return whether a rank reads, before its first step, a file that the first attempt has written."""
-    return bool(_generations(attempts))
+def has_resumed(attempts: Attempts) -> bool | None:
+    """Return whether a rank reads, before its first step, a file that the first attempt has written; None if there was
+    no file, or if it fails."""
+    if _generations(attempts):
+        return True
+    return False if _written_files(attempts.first) and _failure(attempts.result) is None else None
 
 
 def _generations(attempts: Attempts) -> dict[str, dict[int, int]]:
@@ -197,13 +202,13 @@ def _generations(attempts: Attempts) -> dict[str, dict[int, int]]:
     return found
 
 
-def notes_of(whole: Diaries, folder: str, *, has_resumed: bool) -> tuple[str, ...]:
-    """Return what was not judged, and why."""
+def notes_of(whole: Diaries, folder: str, resumed: Collection[bool | None]) -> tuple[str, ...]:
+    """Return what was not judged, and why. `resumed`: the `has_resumed` of what was tried."""
     notes = []
     written = {each.what[0] for diary in whole for each in diary if each.kind == "write"}
     if not written:
         notes.append("no rank writes a file, so there is no checkpoint: only hangs and failures were judged")
-    elif not has_resumed:
+    elif False in resumed and True not in resumed:
         notes.append("no rank read a file of the first attempt, so the program does not resume: it began from zero")
     if outside := sorted(each for each in written if not each.startswith(folder + os.sep)):
         notes.append(f"not put back between runs, as it is outside the working folder: {outside[0]}")

@@ -31,7 +31,7 @@ class _Tried(NamedTuple):
 
     point: Point
     bad: tuple[BadPoint, ...] = ()
-    has_resumed: bool = False
+    has_resumed: bool | None = None
     rejected: str = ""
     """The name of a half-written file that a rank read without harm."""
     undecided: tuple[str, str] = ("", "")
@@ -68,7 +68,7 @@ def crash(
             those = chosen_points(whole.first, options.get("nnodes") or 1, points)
         share = _Share(those, whole.first, began + seconds, program, world_size, options)
         tried = _try_on_all_cores(share, runs, on_progress)
-        notes = notes_of(whole.first, runs.folder, has_resumed=any(each.has_resumed for each in tried))
+        notes = notes_of(whole.first, runs.folder, {each.has_resumed for each in tried})
     decided = [each for each in tried if not each.undecided[0]]
     left = Counter(point.how for point in those) - Counter(each.point.how for each in tried)
     place = {point: number for number, point in enumerate(those)}
@@ -142,10 +142,19 @@ def _try_point(point: Point, runs: CrashRuns, whole: Diaries, *, may_skip: bool)
     if result.verdict is Verdict.UNKNOWN:  # which says nothing
         worst = next(each for each in result.findings if each.code.verdict is Verdict.UNKNOWN)
         return _Tried(point, undecided=(worst.code.value, worst.summary))
-    bad = tuple(BadPoint(point, *each, result) for each in judge(attempts, whole))
+    found = [*judge(attempts, whole)]
+    if any(code is CrashCode.HALF_CHECKPOINT for code, _ in found):
+        found = [*judge(attempts, whole, runs.run([_when_complete(point)], may_skip=may_skip))]
+    bad = tuple(BadPoint(point, *each, result) for each in found)
     torn, reader = torn_read(attempts)
-    is_harmless = reader is not None and all(each.code is not CrashCode.HALF_CHECKPOINT for each in bad)
+    is_harmless = reader is not None and all(each.code is CrashCode.LOST_CHECKPOINT for each in bad)
     return _Tried(point, bad, has_resumed(attempts), os.path.basename(torn) if is_harmless else "")
+
+
+def _when_complete(point: Point) -> Strike:
+    """Return the strike that kills the rank as soon as the file is complete that a point leaves half written."""
+    (torn,) = point.strikes
+    return Strike(torn.rank, torn.before_operation + (torn.how is How.FULL))
 
 
 def _notes_of_points(tried: Sequence[_Tried]) -> Iterator[str]:

@@ -20,6 +20,7 @@ NOT_RUN = {
     "docs/agreement.md": ["it needs a checkout", "it needs a checkout", "minutes on two cores"],
     "docs/conformance.md": ["minutes on two cores; it needs a checkout"],
     "docs/exploring.md": ["ten minutes of four processes; a cluster", "an hour"],
+    "docs/howto/crashes.md": ["it is the same sweep once more", "the test fails"],
     "docs/howto/debugging.md": ["a client has to attach"],
     "docs/programs.md": ["minutes on two cores; it needs a checkout"],
     "docs/processes.md": ["ten minutes", "needs two machines"],
