@@ -33,6 +33,7 @@ from ddpsim.simulator.model_tensors import (
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.replaced import Replacement
+from ddpsim.simulator.transport.modes import suspend_modes
 
 _MOST_ELEMENTS = 1 << 22
 """The size of an output up to which it is recorded."""
@@ -337,10 +338,11 @@ def _tensor_entry(kind: Kind, name: str, tensor: Any) -> Entry:
 
 
 def _array(tensor: Tensor) -> Any:
-    values = local_part(tensor).cpu()
-    values = torch.view_as_real(values) if values.is_complex() else values
-    is_narrow = values.is_floating_point() and values.dtype not in (torch.float32, torch.float64)
-    return np.array((values.float() if is_narrow else values).numpy())  # a copy: the program goes on
+    with suspend_modes():  # a mode of selective checkpointing expects what it sees again in the backward
+        values = local_part(tensor).cpu()
+        values = torch.view_as_real(values) if values.is_complex() else values
+        is_narrow = values.is_floating_point() and values.dtype not in (torch.float32, torch.float64)
+        return np.array((values.float() if is_narrow else values).numpy())  # a copy: the program goes on
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
@@ -384,6 +386,7 @@ def _moved(value: Any, name: str, by: float) -> Any:
     """Return a tensor whose elements are moved up or down by one rounding; equal names have equal directions."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or is_placed(value):
         return value
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    signs = torch.randint(0, 2, value.shape, generator=generator).to(value.device, value.dtype) * 2 - 1
-    return value + value.detach() * signs * by
+    with suspend_modes():
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        signs = torch.randint(0, 2, value.shape, generator=generator).to(value.device, value.dtype) * 2 - 1
+        return value + value.detach() * signs * by

@@ -42,6 +42,7 @@ BUGS = [
     ("clipped", "before", "gradient before clipping of 0.weight differs", OWN),
     ("clipped", "norm over replicas", "gradient of 0.weight is x 1/2", SCALED),
     ("mixed", "averaged twice", "gradient of 0.weight is x 1/4", AGAIN),
+    ("checkpointed", "divided twice", "gradient of 0.weight is x 1/4", AGAIN),
     ("scaled", "scale of rank", "the mean of the ranks' losses differs", COUNTS),
     ("token_mean", "local count", "the mean of the ranks' losses differs", COUNTS),
     ("head_outside", "not reduced", "gradient of Linear:weight differs", OWN),

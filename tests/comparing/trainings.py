@@ -1,12 +1,14 @@
 """Trainings with one planted numeric bug each, which their argument names; with "" they are correct."""
 
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
@@ -158,6 +160,22 @@ def mixed(rank, bug=""):
         loss.backward()
         for parameter in model.parameters():
             parameter.grad /= dist.get_world_size() if bug else 1
+        optimizer.step()
+
+
+def checkpointed(rank, bug=""):
+    """Activation checkpointing that keeps what some operators computed, bfloat16 among it."""
+    model, head = network()[:2], nn.Linear(16, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+    kept = partial(create_selective_checkpoint_contexts, [torch.ops.aten._to_copy.default])
+    for features, labels in loader():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = checkpoint(model, features, use_reentrant=False, context_fn=kept)
+            loss = F.cross_entropy(head(hidden).float(), labels)
+        loss.backward()
+        reduce_gradients(model, bug)
+        reduce_gradients(head, bug)
         optimizer.step()
 
 
