@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddpsim.simulator.comparing.records import Array, Kind, RecordedStep
+from ddpsim.simulator.comparing.records import Array, Entry, Kind, RecordedStep
 from ddpsim.simulator.model_tensors import region_of
 
 
@@ -49,17 +49,26 @@ class Alignment:
         self.places: dict[tuple[int, str], Place] = {}
         self.missing: dict[tuple[int, str], str] = {}
         """By rank and name, why a parameter has no place."""
+        self.models: dict[str, None] = {}
+        """The names of the parameters of the reference's models."""
+        self.missing_copies: dict[tuple[int, str], str] = {}
 
     def add_starts(self, ranks: Sequence[RecordedStep], reference: Sequence[RecordedStep]) -> None:
         """Find the places of the parameters of models that ran for the first time in this step."""
-        names = dict.fromkeys(each.name for step in reference for each in step.of_kind(Kind.START))
-        wholes = {name: whole for name in names if (whole := whole_tensor(reference, Kind.START, name)) is not None}
-        for rank, step in enumerate(ranks):
-            self._add_rank(rank, step, wholes)
+        for kind, missing in ((Kind.START, self.missing), (Kind.COPY, self.missing_copies)):
+            names = dict.fromkeys(each.name for step in reference for each in step.of_kind(kind))
+            self.models |= names if kind is Kind.START else {}
+            wholes = {name: whole for name in names if (whole := whole_tensor(reference, kind, name)) is not None}
+            for rank, step in enumerate(ranks):
+                missing |= self._add_rank(rank, step.of_kind(kind), wholes)
 
-    def _add_rank(self, rank: int, step: RecordedStep, wholes: Mapping[str, Array]) -> None:
+    def _add_rank(
+        self, rank: int, starts: Sequence[Entry], wholes: Mapping[str, Array]
+    ) -> Mapping[tuple[int, str], str]:
+        """Find the places of the parameters of a rank, and return why some have none."""
         candidates: dict[str, list[Place]] = {}
-        for each in step.of_kind(Kind.START):
+        missing: dict[tuple[int, str], str] = {}
+        for each in starts:
             value = np.asarray(each.value, dtype=np.float64)
             if each.part is None:
                 candidates[each.name] = list(_equal_places(each.name, value, wholes))
@@ -81,11 +90,12 @@ class Alignment:
             if len(found) == 1 or len(fitting) == 1:
                 self.places[rank, name] = (fitting or found)[0]
             elif found:
-                self.missing[rank, name] = "may be several parts of the reference"
+                missing[rank, name] = "may be several parts of the reference"
             elif name in wholes:
-                self.missing[rank, name] = "starts with other values than on the reference"
+                missing[rank, name] = "starts with other values than on the reference"
             else:
-                self.missing[rank, name] = "is not in the reference"
+                missing[rank, name] = "is not in the reference"
+        return missing
 
 
 def _module_of(name: str) -> str:

@@ -29,6 +29,7 @@ TOLD = (
     Kind.BUFFER,
     Kind.EVALUATED,
     Kind.METRIC,
+    Kind.WRITTEN,
 )
 """The kinds whose differences decide. The others only show where a difference begins: a program may scale a loss, or
 hold partial sums in a module."""
@@ -130,7 +131,8 @@ class StepComparer:
         entries = [each for steps in sides for step in steps for each in step.entries]
         self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
         computed = _computed_inputs(sides)
-        first = next((each.name for step in sides.reference for each in step.of_kind(Kind.PARAMETER)), "")
+        stepped = [each.name for step in sides.reference for each in step.of_kind(Kind.PARAMETER)]
+        first = next((name for name in stepped if name in self.alignment.models), next(iter(self.alignment.models), ""))
         holders = {rank for rank, _, _ in self._places_of(first)}  # the others get the outputs of a stage before them
         whole = [_samples_of(step, computed) for step in sides.reference]
         forms = {each.form for own in whole for _, each in own}
@@ -147,13 +149,14 @@ class StepComparer:
         rows += [*self._rows(Kind.OUTPUT, self._outputs(sides)), *self._losses(sides)]
         rows += self._rows(Kind.UNCLIPPED, self._of_parameters(sides, Kind.UNCLIPPED))
         rows += self._rows(Kind.NORM, self._numbers(sides, Kind.NORM))
+        list(self._of_parameters(sides, Kind.OWN_GRADIENT))  # for the elements that are weak
         rows += self._rows(Kind.GRADIENT, self._of_parameters(sides, Kind.GRADIENT))
         rows += self._rows(Kind.RATE, self._numbers(sides, Kind.RATE))
         rows += self._rows(Kind.PARAMETER, self._of_parameters(sides, Kind.PARAMETER))
         rows += self._rows(Kind.STATE, self._states(sides))
         rows += self._rows(Kind.BUFFER, self._by_name(sides, Kind.BUFFER))
         rows += self._rows(Kind.EVALUATED, self._by_name(sides, Kind.EVALUATED))
-        rows += self._metrics(sides)
+        rows += [*self._metrics(sides), *self._rows(Kind.WRITTEN, self._of_parameters(sides, Kind.WRITTEN))]
         draws = next((each.name for each in entries if each.kind is Kind.RANDOM), "")
         has_equal_ranks = len(samples) > 1 and any(samples) and all(each == samples[0] for each in samples)
         return StepComparison(rows, has_same_samples, has_equal_ranks, draws)
@@ -217,7 +220,7 @@ class StepComparer:
             if whole is None:
                 continue
             noise = np.abs(whole - moved) if moved is not None and moved.shape == whole.shape else np.zeros_like(whole)
-            if kind is Kind.GRADIENT:
+            if kind in (Kind.GRADIENT, Kind.OWN_GRADIENT):
                 level = 4 * _EQUAL * _size(noise) / max(noise.size, 1) ** 0.5
                 is_weak = (np.abs(whole) <= level) & (np.abs(whole) + noise > 0)
                 self._weak[name] = self._weak.get(name, np.zeros(whole.shape, bool)) | is_weak
@@ -236,7 +239,7 @@ class StepComparer:
                 if value is None or value.shape != one.shape:
                     continue
                 share = max(_size(place.cut(noise)), _size(noise) * (one.size / max(whole.size, 1)) ** 0.5)
-                if kind is Kind.PARAMETER:
+                if kind in (Kind.PARAMETER, Kind.WRITTEN):
                     value, one = self._without_weak(place, value, one)
                 yield _Pair(own, rank, value, one, share)
 

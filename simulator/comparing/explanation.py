@@ -140,7 +140,7 @@ def _cause_of_factors_by_rank(rows: Sequence[Row]) -> str:
     by_rank: dict[int, list[float | None]] = {}
     for row in rows:
         by_rank.setdefault(row.rank, []).append(row.factor)
-    if any(len(own) < 2 or not all(_is_near(each, own[0]) for each in own) for own in by_rank.values()):
+    if any(not all(_is_near(each, own[0]) for each in own) for own in by_rank.values()):
         return ""
     numbers = [f"{own[0]:.3g} on rank {rank}" for rank, own in by_rank.items()]
     what = "on each rank all gradients are multiplied by one number, as by a clip to the rank's own norm"

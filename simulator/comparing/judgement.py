@@ -10,7 +10,7 @@ import numpy as np
 
 from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparer, StepComparison, StepSides
 from ddpsim.simulator.comparing.explanation import OWN, describe_difference
-from ddpsim.simulator.comparing.records import UNNAMED, Kind, RecordedStep, read_steps
+from ddpsim.simulator.comparing.records import COPIES, UNNAMED, Kind, RecordedStep, read_steps
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
 
 _MOST_ROWS = 40
@@ -101,7 +101,7 @@ def judge_records(
     found = Comparison(
         Answer.UNKNOWN, "no optimizer of torch stepped a model that ran in training: nothing is compared"
     )
-    ends, left_out = "", 0
+    ends, left_out, is_written = "", 0, False
     for number, steps_of_runs in enumerate(zip_longest(*runs)):
         if any(steps is None or None in steps for steps in steps_of_runs):
             ends = _unequal_ends(number, steps_of_runs[0], sizes)
@@ -122,6 +122,7 @@ def judge_records(
                 found = replace(found, answer=Answer.UNKNOWN, line=line, lines=())
             return found
         found = _judge_step(number, compared, sides, comparer, calls.get(number, ()))
+        is_written = is_written or any(row.kind is Kind.WRITTEN for row in compared.rows)
         history.append(_worst_rows(compared.rows))
         found = replace(found, notes=tuple(notes), step=number, rows=compared.rows, history=history)
         if found.answer is Answer.DIFFERENT and has_hook and found.first and not found.first.factor:
@@ -138,18 +139,21 @@ def judge_records(
     names = join_names(list(comparer.unstepped), 4)
     unstepped = [f"compared only on the ranks that have a gradient: {names}"] if names else []
     problems += unstepped if number == 1 else []  # what the others get from these ranks shows in the next step
-    problems += ["not all that is trained was compared"] if UNNAMED in notes else []
+    is_unnamed = UNNAMED in notes or (COPIES in notes and not is_written)
+    problems += ["not all that is trained was compared"] if is_unnamed else []
     if problems:
         return replace(found, answer=Answer.UNKNOWN, line="; ".join(problems), step=None)
     total = number + left_out + sum(1 for _ in runs[0])
     of = f" of {total}, the others were not recorded" if total > number else ""
     counts = [
-        (len({row.name for row in found.rows if row.kind is kind}), kind)
-        for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER)
+        (len({row.name for row in history[0] if row.kind is kind}), kind)
+        for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER, Kind.WRITTEN)
     ]
     what = join_names([count_with_noun(count, kind.value) for count, kind in counts if count])
-    line, said = f"{count_with_noun(number, 'step')}{of}, in each {what}", (*found.notes, *unstepped)
-    return replace(found, line=line, notes=said, step=None)
+    line, said = f"{count_with_noun(number, 'step')}{of}, in each {what}", [*found.notes, *unstepped]
+    if copies := list(dict.fromkeys(name for _, name in comparer.alignment.missing_copies)):
+        said.append(f"not compared: gradients and optimizer state of {join_names(copies, 4)}")
+    return replace(found, line=line, notes=tuple(said), step=None)
 
 
 def _so_many(number: int) -> str:

@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator.comparing.batches import BatchRecords
-from ddpsim.simulator.comparing.records import UNNAMED, Entry, Inputs, Kind, Part, Recording, RecordWriter
+from ddpsim.simulator.comparing.records import COPIES, UNNAMED, Entry, Inputs, Kind, Part, Recording, RecordWriter
 from ddpsim.simulator.model_tensors import (
     is_placed,
     local_part,
@@ -61,6 +61,12 @@ class _RankTraining:
         """By id, the modules that have run without gradients since the latest training forward."""
         self.versions: dict[int, int] = {}
         """By the id of a buffer, how often it had been written when it was recorded."""
+        self.stepped: set[int] = set()
+        """The ids of parameters that optimizers step."""
+        self.copies: dict[int, tuple[ref[Tensor], str]] = {}
+        """The parameters that optimizers step and no model has, with a name each, by id."""
+        self.written = 0
+        """How many steps had been made when the parameters were recorded that are written from copies."""
         self.random_before: Tensor | None = None
         """The state of the random generator at the latest forward of an evaluation; None in training."""
 
@@ -71,6 +77,11 @@ class _RankTraining:
                 for name, each in module.named_parameters():
                     if not torch.nn.parameter.is_lazy(each):
                         yield prefix + name_without_wrappers(name), each
+
+    def stepped_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters of the models that have run, and the copies that optimizers step."""
+        yield from self.named_parameters()
+        yield from ((name, copy) for known, name in self.copies.values() if (copy := known()) is not None)
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the buffers of floating numbers that have changed, of the models that have run."""
@@ -141,6 +152,8 @@ class TrainingRecorder:
             self._note(mine, "BatchNorm without synchronisation uses its running statistics")
         if any(root() is module for root in mine.roots.values()):
             mine.random, mine.given = torch.get_rng_state(), arguments
+            if mine.copies and mine.written < mine.steps:
+                self._record_written(mine)
             if self._recording.moved_by and not any(each.grad_fn for each in _tensors_in(arguments)):
                 return tuple(_moved(each, f"input {i}", self._recording.moved_by) for i, each in enumerate(arguments))
         return None
@@ -176,12 +189,28 @@ class TrainingRecorder:
             mine.paths[id(each)] = ref(each), prefix + (name_without_wrappers(name).rstrip(".") or type(each).__name__)
         for name, parameter in mine.named_parameters():
             if name.startswith(prefix):
-                mine.writer.write(_tensor_entry(Kind.START, name, parameter))
-                if self._recording.moved_by and id(parameter) not in mine.moved:
-                    mine.moved.add(id(parameter))
-                    with torch.no_grad():
-                        local = local_part(parameter)
-                        local.copy_(_moved(local, name, self._recording.moved_by))
+                self._record_start(mine, Kind.START, name, parameter)
+
+    def _record_start(self, mine: _RankTraining, kind: Kind, name: str, parameter: Tensor) -> None:
+        mine.writer.write(_tensor_entry(kind, name, parameter))
+        if self._recording.moved_by and id(parameter) not in mine.moved:
+            mine.moved.add(id(parameter))
+            with torch.no_grad():
+                local = local_part(parameter)
+                local.copy_(_moved(local, name, self._recording.moved_by))
+
+    def _record_written(self, mine: _RankTraining) -> None:
+        """Record the parameters that no optimizer steps, and check that all copies that one steps are in them."""
+        mine.written = mine.steps
+        found: dict[torch.dtype, list[Tensor]] = {}
+        for name, each in mine.named_parameters():
+            if id(each) not in mine.stepped:
+                mine.writer.write(_tensor_entry(Kind.WRITTEN, name, each))
+                found.setdefault(each.dtype, []).append(local_part(each).reshape(-1))
+        whole = [torch.cat([*each, each[0].new_zeros(1)]) for each in found.values()]  # a flat copy may be padded
+        copies = [copy for known, _ in mine.copies.values() if (copy := known()) is not None]
+        if not all(any(torch.isin(local_part(copy).to(own.dtype), own).all() for own in whole) for copy in copies):
+            self._note(mine, UNNAMED)
 
     def _record_evaluation(self, mine: _RankTraining, module: Module, arguments: Any) -> None:
         """Record the samples that a model is evaluated with and, for the first ones, its parameters."""
@@ -275,7 +304,20 @@ class TrainingRecorder:
         mine.is_stepping = True
         self._record_random_draws(mine)
         groups = optimizer.param_groups
-        self._record_gradients(mine, Kind.GRADIENT, [each for group in groups for each in group["params"]])
+        parameters = [each for group in groups for each in group["params"]]
+        mine.stepped |= parameter_ids_of(optimizer)
+        known = {id(parameter) for _, parameter in mine.named_parameters()} | set(mine.copies)
+        for each in parameters:
+            if each.grad is not None and id(each) not in known:
+                name = f"{type(optimizer).__name__}[{len(mine.copies)}]"
+                mine.copies[id(each)] = ref(each), name
+                self._note(mine, COPIES)
+                self._record_start(mine, Kind.COPY, name, each)
+        self._record_gradients(mine, Kind.GRADIENT, parameters)
+        if mine.copies:
+            for name, each in mine.named_parameters():
+                if id(each) not in mine.stepped and each.grad is not None:
+                    mine.writer.write(_tensor_entry(Kind.OWN_GRADIENT, name, each.grad))
         for number, group in enumerate(groups):
             mine.writer.write(Entry(Kind.RATE, f"group {number}", float(group.get("lr", 0.0))))
 
@@ -287,7 +329,7 @@ class TrainingRecorder:
         mine.is_stepping = False
         if is_recording := self._recording_rank() is not None:
             own = parameter_ids_of(optimizer)  # a rank may get other parameters from the ranks that step them
-            parameters = [pair for pair in mine.named_parameters() if id(pair[1]) in own]
+            parameters = [pair for pair in mine.stepped_parameters() if id(pair[1]) in own]
             of_kinds = (
                 (Kind.PARAMETER, parameters),
                 (Kind.STATE, optimizer_state_of(parameters, optimizer)),
@@ -301,7 +343,7 @@ class TrainingRecorder:
         mine.writer.write(Entry(Kind.STEP, str(current_user_site()), is_whole), always=True)
 
     def _record_gradients(self, mine: _RankTraining, kind: Kind, parameters: Sequence[Tensor]) -> None:
-        names = {id(parameter): name for name, parameter in mine.named_parameters()}
+        names = {id(parameter): name for name, parameter in mine.stepped_parameters()}
         for each in parameters:
             if each.grad is not None:
                 name = names.get(id(each))

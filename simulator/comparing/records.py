@@ -16,6 +16,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 MOST_BYTES = 1 << 29
+COPIES = (
+    "optimizers step copies of parameters: the models' own are compared when they run next, so not after the last step"
+)
 UNNAMED = "not compared: parameters of no module that ran in training, which an optimizer steps"
 
 
@@ -37,6 +40,7 @@ class Kind(Enum):
 
     NOTE = "note"
     START = "parameter at the start"
+    COPY = "copy of parameters at the start"
     SAMPLES = "samples"
     INPUT = "input"
     """An input of the model beside the samples; it is held against the reference without being recorded by itself."""
@@ -45,6 +49,8 @@ class Kind(Enum):
     LOSS = "loss"
     UNCLIPPED = "gradient before clipping"
     NORM = "norm"
+    OWN_GRADIENT = "own gradient"
+    """The gradient of a parameter whose copy is stepped; a rank may have its own one."""
     GRADIENT = "gradient"
     RATE = "learning rate"
     PARAMETER = "parameter"
@@ -55,9 +61,11 @@ class Kind(Enum):
     EVALUATED = "evaluated parameter"
     SEEN = "evaluated samples"
     METRIC = "number reduced in evaluation"
+    WRITTEN = "written parameter"
+    """A parameter of a model, which the program writes after the step."""
 
 
-_OF_EVALUATION = (Kind.EVALUATED, Kind.SEEN, Kind.METRIC)
+_AFTER_STEP = (Kind.EVALUATED, Kind.SEEN, Kind.METRIC, Kind.WRITTEN)
 
 
 class Part(NamedTuple):
@@ -153,7 +161,7 @@ def read_steps(folder: Path, rank: int) -> Iterator[RecordedStep]:
     entries: list[Entry] = []
     has_ended = False
     for each in read_entries(folder / f"{rank}.records"):
-        if has_ended and each.kind not in _OF_EVALUATION:
+        if has_ended and each.kind not in _AFTER_STEP:
             yield RecordedStep(entries)
             entries, has_ended = [], False
         entries.append(each)

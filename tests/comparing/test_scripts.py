@@ -32,6 +32,9 @@ BUGS = [
     ("evaluated", 4, "ema", "evaluated parameter of f.weight differs", "the trained parameters are the same"),
     ("tensor_parallel", 4, "world", "gradient of blocks.0.up.weight differs", "hold different parts of the parameter"),
     ("tensor_parallel", 4, "skipplain", "gradient of emb.weight differs", "it is that of ranks 0, 1 and of ranks 2, 3"),
+    ("sharded_optimizer", 4, "sum", "gradient of SGD[0] is x 4", "one division by 4"),
+    ("sharded_optimizer", 4, "norm", "gradient of SGD[0] differs", "as by a clip to the rank's own norm"),
+    ("sharded_optimizer", 4, "left", "written parameter of 2.weight differs", "the gradients of the step are the same"),
 ]
 OF_FSDP2 = [
     ("norm_by_hand", 4, "replicas", "gradient of 0.weight is x 0.7071", "counts each part 2 times"),
@@ -63,6 +66,23 @@ def test_a_bug_is_found_at_its_first_tensor(name, world_size, bug, line, cause):
 def test_the_repaired_program_is_the_same(name, world_size):
     found = compare(name, world_size)
     assert found.is_same, found
+
+
+@pytest.mark.tier("ci")
+def test_a_padded_shard_of_a_flat_tensor_is_compared_by_what_it_writes():
+    found = compare("sharded_optimizer", 3)
+    assert found.is_same, found
+    assert found.notes[-1] == "not compared: gradients and optimizer state of SGD[0]"
+    for bug in ("sum", "norm", "left"):
+        found = compare("sharded_optimizer", 3, "--bug", bug)
+        assert found.line.startswith("step 0: written parameter of "), found
+
+
+@pytest.mark.tier("ci")
+@rows(("world_size", "words"), [(4, ("--bug", "extra")), (3, ("--bug", "extra")), (3, ("--steps", "1"))])
+def test_what_is_trained_and_in_no_model_is_not_known(world_size, words):
+    found = compare("sharded_optimizer", world_size, *words)
+    assert (found.answer, found.line) == (Answer.UNKNOWN, "not all that is trained was compared"), found
 
 
 @pytest.mark.tier("nightly")
