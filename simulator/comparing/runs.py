@@ -1,6 +1,7 @@
 """The three runs of a comparison: on several ranks, the reference, and the reference moved by one rounding."""
 
 import io
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -13,7 +14,7 @@ from ddpsim.simulator.comparing.batches import describe_overlap
 from ddpsim.simulator.comparing.comparison import ROUNDINGS, Answer
 from ddpsim.simulator.comparing.judgement import Comparison, judge_records
 from ddpsim.simulator.comparing.records import Kind, Recording, read_steps
-from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.events import RAW_MEMORY, EventKind
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Verdict
@@ -36,7 +37,9 @@ def compare_runs(
         for each in folders:
             each.mkdir()
         ranks, own, twin = (Recording(str(each), steps) for each in folders)
+        before = _times_of_files()
         first = run_ranks(ranks)
+        written = [name for name, time in _times_of_files().items() if before.get(name) != time]
         if first.verdict is not Verdict.PASS:
             line = f"the run on {first.world_size} ranks did not pass: {first.findings[0].summary}"
             return replace(unknown, line=line)
@@ -58,13 +61,20 @@ def compare_runs(
             if ran.verdict is not Verdict.PASS:
                 return replace(unknown, line=f"the reference on {what} did not pass: {ran.findings[0].summary}")
         sizes, has_hook = (first.world_size, ran.world_size), any(call.origin.by_hook for call in calls)
-        found = judge_records(folders, sizes, _calls_by_step(first.trace), rounding=sent, has_hook=has_hook)
+        calls_by_step = _calls_by_step(first.trace)
+        found = judge_records(folders, sizes, calls_by_step, written, rounding=sent, has_hook=has_hook)
         overlap = describe_overlap(folders[0])
     if found.is_same and overlap:
         causes = {"cause": "ranks draw from the data set in different orders", "do": "give all samplers the same seed"}
         lines = tuple(LabelledLine(*each) for each in causes.items())
         found = replace(found, answer=Answer.DIFFERENT, line=overlap, lines=lines)
-    return replace(found, program=program, against=what)
+    raw = [each for each in first.notes if each.startswith(RAW_MEMORY)]
+    return replace(found, program=program, against=what, notes=(*found.notes, *raw))
+
+
+def _times_of_files() -> dict[str, int]:
+    """Return when each file and folder in the current folder was last written."""
+    return {each.name: each.stat(follow_symlinks=False).st_mtime_ns for each in os.scandir()}
 
 
 def _calls_by_step(trace: Trace) -> dict[int, list[str]]:

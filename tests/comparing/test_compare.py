@@ -164,6 +164,13 @@ def test_a_sharded_optimizer():
     assert compare("zero", world_size=2, isolation="process").is_same
 
 
+@pytest.mark.tier("ci")
+def test_wrong_elements_are_noted_as_in_a_run():
+    found = compare("by_hand", "laid out otherwise")
+    assert found.line.startswith("step 0: gradient of 0.weight differs")
+    assert found.notes[-1].startswith("wrong elements: scatter (trainings.py:")
+
+
 def test_ranks_with_other_models_are_not_replicas():
     found = compare("of_other_width", world_size=2)
     assert found.answer is Answer.UNKNOWN
@@ -176,6 +183,21 @@ def test_two_models_in_one_step_and_no_step_at_all():
     assert (found.answer, found.line) == (
         Answer.UNKNOWN,
         "no optimizer of torch stepped a model that ran in training: nothing is compared",
+    )
+
+
+@pytest.mark.tier("ci")
+def test_a_reference_that_begins_where_the_ranks_ended(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = compare("resumed")
+    assert (found.answer, found.line) == (
+        Answer.UNKNOWN,
+        "1 step is the same, but 1 rank made 1 step, and 4 ranks more: it may begin from saved.pt, which the ranks wrote; "
+        "name another place by --against",
+    )
+    assert compare("fixed_count").line == (
+        "1 step is the same, but 4 ranks made 1 step, and 1 rank more: if the world size decides that, give the reference "
+        "arguments by --against that make as many"
     )
 
 

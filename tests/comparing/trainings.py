@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,9 @@ def reduce_gradients(model, bug="", group=None):
     for number, parameter in enumerate(model.parameters()):
         if bug == "forgotten" and number == 2:
             continue
+        if bug == "laid out otherwise" and size > 1 and parameter.dim() == 2:
+            own = parameter.grad.mT.contiguous().mT
+            dist.scatter(parameter.grad, [own] * size if dist.get_rank() == 0 else None)
         dist.all_reduce(parameter.grad, group=group)
         if bug != "summed":
             parameter.grad /= 2 if group else size
@@ -376,6 +380,32 @@ def owned(rank, bug=""):
         for number, parameter in enumerate(model.parameters()):
             if not (bug and number == 1):
                 dist.broadcast(parameter.data, number % size)
+
+
+def resumed(rank, bug=""):
+    """Makes the second step only if there is no file of it."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    count = 1 if Path("saved.pt").exists() else 2
+    dist.barrier()
+    for features, labels in list(loader())[:count]:
+        optimizer.zero_grad()
+        F.cross_entropy(model(features), labels).backward()
+        reduce_gradients(model)
+        optimizer.step()
+        if rank == 0:
+            torch.save(model.state_dict(), "saved.pt")
+
+
+def fixed_count(rank, bug=""):
+    """More steps on fewer ranks."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for features, labels in [*loader()][: max(1, 2 // dist.get_world_size())]:
+        optimizer.zero_grad()
+        F.cross_entropy(model(features), labels).backward()
+        reduce_gradients(model)
+        optimizer.step()
 
 
 def sharded(rank, bug=""):
