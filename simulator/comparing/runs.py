@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -13,6 +14,7 @@ from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.comparing.batches import describe_overlap
 from ddpsim.simulator.comparing.comparison import ROUNDINGS, Answer
 from ddpsim.simulator.comparing.judgement import Comparison, judge_records
+from ddpsim.simulator.comparing.printed import Kept, describe_other_line
 from ddpsim.simulator.comparing.records import Kind, Recording, read_steps
 from ddpsim.simulator.events import RAW_MEMORY, EventKind
 from ddpsim.simulator.result import Result
@@ -38,7 +40,9 @@ def compare_runs(
             each.mkdir()
         ranks, own, twin = (Recording(str(each), steps) for each in folders)
         before = _times_of_files()
-        first = run_ranks(ranks)
+        printed = [Kept(sys.stdout)]
+        with redirect_stdout(printed[0]):
+            first = run_ranks(ranks)
         written = [name for name, time in _times_of_files().items() if before.get(name) != time]
         if first.verdict is not Verdict.PASS:
             line = f"the run on {first.world_size} ranks did not pass: {first.findings[0].summary}"
@@ -55,8 +59,8 @@ def compare_runs(
         freezes = any(note.startswith("BatchNorm") for _, note in seen)
         own = own._replace(batches_of=ranks.folder, freezes_batch_norm=freezes)
         for recording in (own, own._replace(folder=twin.folder, moved_by=moved_by)):
-            hidden = io.StringIO()
-            with redirect_stdout(hidden), redirect_stderr(hidden):
+            printed.append(Kept(io.StringIO()))
+            with redirect_stdout(printed[-1]), redirect_stderr(io.StringIO()):
                 ran = run_reference(recording)
             if ran.verdict is not Verdict.PASS:
                 return replace(unknown, line=f"the reference on {what} did not pass: {ran.findings[0].summary}")
@@ -68,8 +72,10 @@ def compare_runs(
         causes = {"cause": "ranks draw from the data set in different orders", "do": "give all samplers the same seed"}
         lines = tuple(LabelledLine(*each) for each in causes.items())
         found = replace(found, answer=Answer.DIFFERENT, line=overlap, lines=lines)
-    raw = [each for each in first.notes if each.startswith(RAW_MEMORY)]
-    return replace(found, program=program, against=what, notes=(*found.notes, *raw))
+    notes = [*found.notes, *(each for each in first.notes if each.startswith(RAW_MEMORY))]
+    if found.is_same:
+        notes += filter(None, [describe_other_line(*(each.getvalue() for each in printed))])
+    return replace(found, program=program, against=what, notes=tuple(notes))
 
 
 def _times_of_files() -> dict[str, int]:

@@ -12,6 +12,7 @@ from ddpsim.reports.forms.comparison import comparison_to_html
 from ddpsim.scenarios.cli import main
 from ddpsim.simulator.comparing import batches, records
 from ddpsim.simulator.comparing.comparison import Answer
+from ddpsim.simulator.comparing.printed import describe_other_line
 from tests.comparing import trainings
 from tests.kit.rows import rows
 
@@ -224,6 +225,40 @@ PROGRAM = """
         optimizer.step()
     dist.destroy_process_group()
 """
+
+
+@rows(
+    ("own", "reference", "twin", "told"),
+    [
+        ("epoch 0 acc 0.310\n", "epoch 0 acc 0.308\n", "epoch 0 acc 0.308\n", True),
+        ("loss 0.50001 at 2 ranks\n", "loss 0.50000 at 1 ranks\n", "loss 0.5\n", False),
+        ("took 3.1 s\n", "took 2.5 s\n", "took 1.9 s\n", False),
+        ("loss 0.5\nloss 0.7\n", "loss 0.6\n", "loss 0.6\n", False),
+        ("step 3\n", "step 4\n", "step 4\n", False),
+        ("lr 1e-3, loss .5e1\n", "lr 1e-3, loss .6e1\n", "lr 1e-3, loss .6e1\n", True),
+    ],
+)
+def test_a_printed_number_that_is_another_one_is_noted(own, reference, twin, told):
+    text = f'printed is "{own.strip()}", and by the reference "{reference.strip()}"; a rank may print its own part'
+    assert describe_other_line(own, reference, twin) == (text if told else "")
+
+
+def test_a_metric_that_is_a_mean_of_means_is_noted(capsys):
+    def program(rank, bug=""):
+        model = trainings.network()
+        model(torch.ones(1, 8)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        own = torch.tensor([0.0, 1, 4, 9, 16])[rank :: torch.distributed.get_world_size()]
+        total = torch.tensor([own.mean(), 1] if bug else [own.sum(), len(own)])
+        torch.distributed.all_reduce(total)
+        if rank == 0:
+            print(f"metric {total[0] / total[1]:.3f}")
+
+    found = ddpsim.compare(program, 2, args=("mean of means",))
+    assert found.is_same
+    assert found.notes[-1].startswith('printed is "metric 5.833", and by the reference "metric 6.000"')
+    assert not any("printed" in note for note in ddpsim.compare(program, 2).notes)
+    assert capsys.readouterr().out == "metric 5.833\nmetric 6.000\n"
 
 
 @pytest.mark.tier("ci")
