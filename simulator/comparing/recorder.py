@@ -21,7 +21,17 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator.comparing.batches import BatchRecords
-from ddpsim.simulator.comparing.records import COPIES, UNNAMED, Entry, Inputs, Kind, Part, Recording, RecordWriter
+from ddpsim.simulator.comparing.records import (
+    BY_HAND,
+    COPIES,
+    UNNAMED,
+    Entry,
+    Inputs,
+    Kind,
+    Part,
+    Recording,
+    RecordWriter,
+)
 from ddpsim.simulator.model_tensors import (
     is_placed,
     local_part,
@@ -66,7 +76,11 @@ class _RankTraining:
         self.copies: dict[int, tuple[ref[Tensor], str]] = {}
         """The parameters that optimizers step and no model has, with a name each, by id."""
         self.written = 0
-        """How many steps had been made when the parameters were recorded that are written from copies."""
+        """How many steps had been made when the parameters were recorded that no optimizer steps."""
+        self.sums: dict[int, tuple[float, float]] = {}
+        """By the id of a parameter, sums of its elements at the start."""
+        self.by_hand: set[int] = set()
+        """The ids of parameters that have changed, and that no optimizer steps."""
         self.random_before: Tensor | None = None
         """The state of the random generator at the latest forward of an evaluation; None in training."""
 
@@ -152,7 +166,7 @@ class TrainingRecorder:
             self._note(mine, "BatchNorm without synchronisation uses its running statistics")
         if any(root() is module for root in mine.roots.values()):
             mine.random, mine.given = torch.get_rng_state(), arguments
-            if mine.copies and mine.written < mine.steps:
+            if mine.written < mine.steps:
                 self._record_written(mine)
             if self._recording.moved_by and not any(each.grad_fn for each in _tensors_in(arguments)):
                 return tuple(_moved(each, f"input {i}", self._recording.moved_by) for i, each in enumerate(arguments))
@@ -198,15 +212,22 @@ class TrainingRecorder:
             with torch.no_grad():
                 local = local_part(parameter)
                 local.copy_(_moved(local, name, self._recording.moved_by))
+        mine.sums[id(parameter)] = _sums(parameter)
 
     def _record_written(self, mine: _RankTraining) -> None:
-        """Record the parameters that no optimizer steps, and check that all copies that one steps are in them."""
+        """Record the parameters that change and that no optimizer steps, and check that all copies are in them."""
         mine.written = mine.steps
         found: dict[torch.dtype, list[Tensor]] = {}
         for name, each in mine.named_parameters():
-            if id(each) not in mine.stepped:
+            if id(each) in mine.stepped:
+                continue
+            if not mine.copies and id(each) not in mine.by_hand and _sums(each) != mine.sums.get(id(each), _sums(each)):
+                mine.by_hand.add(id(each))
+            if mine.copies or id(each) in mine.by_hand:
                 mine.writer.write(_tensor_entry(Kind.WRITTEN, name, each))
                 found.setdefault(each.dtype, []).append(local_part(each).reshape(-1))
+        if mine.by_hand:
+            self._note(mine, BY_HAND)
         whole = [torch.cat([*each, each[0].new_zeros(1)]) for each in found.values()]  # a flat copy may be padded
         copies = [copy for known, _ in mine.copies.values() if (copy := known()) is not None]
         if not all(any(torch.isin(local_part(copy).to(own.dtype), own).all() for own in whole) for copy in copies):
@@ -385,6 +406,11 @@ def _array(tensor: Tensor) -> Any:
         values = torch.view_as_real(values) if values.is_complex() else values
         is_narrow = values.is_floating_point() and values.dtype not in (torch.float32, torch.float64)
         return np.array((values.float() if is_narrow else values).numpy())  # a copy: the program goes on
+
+
+def _sums(tensor: Tensor) -> tuple[float, float]:
+    local = local_part(tensor).detach()
+    return float(local.sum(dtype=torch.float64)), float(local.abs().sum(dtype=torch.float64))
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:

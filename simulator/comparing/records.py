@@ -19,6 +19,7 @@ MOST_BYTES = 1 << 29
 COPIES = (
     "optimizers step copies of parameters: the models' own are compared when they run next, so not after the last step"
 )
+BY_HAND = "parameters that no optimizer steps are compared when they run next, so not after the last step"
 UNNAMED = "not compared: parameters of no module that ran in training, which an optimizer steps"
 
 

@@ -286,6 +286,37 @@ def test_on_the_console(tmp_path, monkeypatch, capsys):
     assert found["first"]["factor"] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("is_reduced", [True, False])
+def test_parameters_that_the_program_steps_by_hand_are_compared(is_reduced, is_late):
+    def program(rank):
+        model, probe = torch.nn.parallel.DistributedDataParallel(trainings.network()), torch.nn.Linear(3, 3, bias=False)
+        probe.weight.data.copy_(torch.eye(3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for inputs, labels in trainings.loader():
+            outputs = model(inputs)
+            loss = torch.nn.functional.cross_entropy(outputs, labels)
+            if not is_late:
+                loss = loss + torch.nn.functional.cross_entropy(probe(outputs.detach()), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if is_late:
+                torch.nn.functional.cross_entropy(probe(outputs.detach()), labels).backward()
+            if is_reduced:
+                torch.distributed.all_reduce(probe.weight.grad)
+                probe.weight.grad /= torch.distributed.get_world_size()
+            probe.weight.data -= 0.3 * probe.weight.grad
+            probe.weight.grad = None
+
+    found = ddpsim.compare(program, 2)
+    assert found.is_same is is_reduced
+    assert (records.BY_HAND in found.notes) is is_reduced  # else the first step is the last one that is compared
+    if not is_reduced:
+        first = 1 if is_late else 0  # the first that begins with the probe known
+        assert found.line.startswith(f"step {first}: written parameter of Linear:weight")
+
+
 def test_the_page_shows_each_tensor_in_each_step():
     found = compare("local_steps")
     values = found.as_json()
