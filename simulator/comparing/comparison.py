@@ -6,6 +6,7 @@ another order than one rank, which is a few such units; so up to `_EQUAL` units 
 `_DIFFERENT` times as much on they differ. Between both nothing is said, unless the one is the other times a constant.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from statistics import median
@@ -172,19 +173,20 @@ class StepComparer:
         for number, (samples, outputs) in enumerate(reference):
             if not samples:
                 continue
-            rows_of = {sample: row for row, sample in enumerate(samples)}
+            times = Counter(samples)  # rows that are alike, as equal tokens, may have outputs that are not
+            rows_of = {sample: row for row, sample in enumerate(samples) if times[sample] == 1}
             for key, whole in outputs.items():
                 for rank, forwards in enumerate(ranks):
                     own, values = forwards[number] if number < len(forwards) else ([], {})
                     value, moved = values.get(key), twin[number][1].get(key) if number < len(twin) else None
-                    chosen = [rows_of[each] for each in own if each in rows_of]
-                    if value is None or moved is None or len(chosen) != len(own) or not len(own):
+                    kept = [row for row, each in enumerate(own) if each in rows_of]
+                    if value is None or moved is None or not kept or not times.keys() >= set(own):
                         continue
                     if value.ndim == 0 or len(value) != len(own) or len(whole) != len(samples):
                         continue
                     if value.shape[1:] == whole.shape[1:] and moved.shape == whole.shape:
                         noise = _size(whole - moved)
-                        yield _Pair(key[0], rank, value, whole[chosen], noise)
+                        yield _Pair(key[0], rank, value[kept], whole[[rows_of[own[row]] for row in kept]], noise)
 
     def _losses(self, sides: StepSides) -> Iterator[Row]:
         """Yield the losses: the mean over ranks, or their sum, has to be the loss of one rank."""

@@ -44,6 +44,7 @@ BUGS = [
     ("clipped", "norm over replicas", "gradient of 0.weight is x 1/2", SCALED),
     ("mixed", "averaged twice", "gradient of 0.weight is x 1/4", AGAIN),
     ("checkpointed", "divided twice", "gradient of 0.weight is x 1/4", AGAIN),
+    ("mixing", "forgotten", "gradient of head.bias differs", OWN),
     ("scaled", "scale of rank", "the mean of the ranks' losses differs", COUNTS),
     ("token_mean", "local count", "the mean of the ranks' losses differs", COUNTS),
     ("head_outside", "not reduced", "gradient of Linear:weight differs", OWN),

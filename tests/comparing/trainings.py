@@ -183,6 +183,33 @@ def checkpointed(rank, bug=""):
         optimizer.step()
 
 
+class Mixing(nn.Module):
+    """Rows that see the rows before them, as tokens of one sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(8, 4), nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.head(self.table(tokens).reshape(-1, 4, 4).cumsum(1).reshape(-1, 4))
+
+
+def mixing(rank, bug=""):
+    """Samples of several rows, of which many are alike."""
+    torch.manual_seed(0)
+    model = Mixing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tokens = torch.arange(32) * torch.arange(32) % 7
+    labels = torch.arange(32) % 3
+    for batch in range(2):
+        own = slice(batch * 16, (batch + 1) * 16)
+        optimizer.zero_grad()
+        rows = torch.arange(own.start, own.stop).chunk(dist.get_world_size())[rank]
+        F.cross_entropy(model(tokens[rows]), labels[rows]).backward()
+        reduce_gradients(model, bug)
+        optimizer.step()
+
+
 def scaled(rank, bug=""):
     """A GradScaler around gradients that are reduced by hand."""
     model = network()
