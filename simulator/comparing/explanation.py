@@ -46,7 +46,7 @@ def describe_difference(
     rows = [each for each in step.rows if each.kind is row.kind and each.answer is Answer.DIFFERENT]
     same = [each for each in rows if each.name == row.name]
     factor = row.factor if all(_is_near(each.factor, row.factor) for each in same) else None
-    what, ranks = f"{row.kind.value} of {row.name}", sorted({each.rank for each in same})
+    what, ranks = named(row.kind, row.name), sorted({each.rank for each in same})
     if row.kind is Kind.LOSS:
         what = "the mean of the ranks' losses"
         gradients = [each for each in step.rows if each.kind is Kind.GRADIENT and each.answer is Answer.DIFFERENT]
@@ -57,16 +57,22 @@ def describe_difference(
         what = f"input {row.name} of the model"
     elif len(ranks) < size:
         what += f" on {rank_list(ranks)}"
-    by = f"is x {_factor_text(factor, size, row.tolerance)}"
+    by = f"is x {_factor_text(factor, size, row.tolerance)}" if factor else "is zero"
     by = f"differs by {100 * row.difference:.3g} %" if factor is None or row.kind is Kind.METRIC else by
     by = "is not that of the reference" if row.kind is Kind.INPUT else by
     cause, advice = _cause(row, step, factor, sides, alignment, calls)
-    names: dict[str, dict[str, None]] = {}
+    names: dict[Kind, dict[str, None]] = {}
     for each in step.rows:
         if each.answer is Answer.DIFFERENT and (each.kind, each.name) != (row.kind, row.name):
-            names.setdefault(each.kind.value, {})[each.name] = None
-    follows = "; ".join(f"{kind} of {join_names(list(those), 3)}" for kind, those in names.items())
+            names.setdefault(each.kind, {})[each.name] = None
+    follows = "; ".join(named(kind, join_names(list(those), 3)) for kind, those in names.items())
     return row, f"{what} {by}", {"cause": cause, "calls": join_names(calls), "do": advice, "then": follows}
+
+
+def named(kind: Kind, name: str) -> str:
+    """Return a tensor, or a line with a number, in words."""
+    between = {Kind.STATE: " ", Kind.NORM: " at ", Kind.METRIC: " at "}.get(kind, " of ")
+    return f"{kind.value}{between}{name}" if kind is not Kind.LOSS else "loss"
 
 
 def _cause(
@@ -84,12 +90,11 @@ def _cause(
         what = "its first input is the same; this one holds numbers in order, such as positions"
         return what, "count them from the beginning of the whole, not of the rank's part"
     if row.kind is Kind.METRIC:
-        what = "parameters and samples are the same, but neither the sum of the ranks' numbers nor their mean is that"
-        what += " of the reference: as of a mean of means, or of samples that are counted twice"
-        return what, "reduce sums and counts, each sample once"
+        what = "parameters and samples are the same, but neither the sum nor the mean of the ranks' numbers is the"
+        return f"{what} reference's: as of a mean of means, or of samples counted twice", "reduce sums and counts"
     if row.kind is Kind.EVALUATED:
         is_same = step.is_all_same(Kind.PARAMETER)
-        return "the trained parameters are the same: an average of them is kept otherwise" if is_same else "", ""
+        return "the trained parameters are the same, but not the average of them" if is_same else "", ""
     if row.kind is Kind.BUFFER:
         is_same = step.is_all_same(Kind.GRADIENT)
         return "the gradients of the step are the same" * is_same, "reduce what it is made of over the ranks" * is_same
@@ -101,7 +106,7 @@ def _cause(
         gradients = {each.answer for each in step.rows if each.kind is Kind.GRADIENT}
         is_by_size = any(_is_near(factor, number, near * number) for number in (size, 1 / size))
         if is_by_size and gradients == {Answer.DIFFERENT} and step.is_all_same(Kind.OUTPUT):
-            return "so are all gradients: the outputs are the same, and the loss is scaled by the number of ranks", ""
+            return "the outputs are the same, but the loss is scaled by the number of ranks, and so all gradients", ""
         return "", ""
     if row.kind is Kind.LOSS:
         what = "the outputs are the same, and " if step.is_all_same(Kind.OUTPUT) else ""
@@ -118,15 +123,13 @@ def _cause(
         return own
     if factor is None:
         return _cause_of_factors_by_rank(rows) or _mixed_parts(row, sides, alignment), ""
-    if not factor:
-        return "all of it is zero", ""
-    if any(each.startswith(("all_reduce", "reduce")) for each in calls):
+    if factor and any(each.startswith(("all_reduce", "reduce")) for each in calls):
         if _is_near(factor, size, near * size):
-            return f"as of one division by {size}, the number of ranks, too few", "average instead of adding"
+            return f"as if it were not divided by {size}, the number of ranks", "average instead of adding"
         for number, times in ((size, "one division"), (size * size, "two divisions")):
             if _is_near(factor * number, 1.0, near):
-                return f"as of {times} by {size}, the number of ranks, too many", "leave out a division"
-    if len({each.name for each in rows}) > 1 and all(_is_near(each.factor, factor) for each in rows):
+                return f"as if it were divided by {size}, the number of ranks, once more", f"leave out {times}"
+    if factor and len({each.name for each in rows}) > 1 and all(_is_near(each.factor, factor) for each in rows):
         what = "gradients were clipped, or scaled, by another number than on the reference"
         parts = round(float(factor**-2.0))
         if 1 < parts <= size * size and _is_near(float(parts) ** -0.5, factor):
@@ -186,17 +189,12 @@ def _own_gradients(row: Row, sides: StepSides, alignment: Alignment) -> tuple[st
                 if what == "mean":
                     advice += "; if ranks average parameters later, as in local SGD, it is another algorithm"
                 return f"{OWN}, and their {what} is the reference's", advice
-            groups = " and of ".join(map(rank_list, clusters.values()))
-            return (
-                f"it is that of {groups}, and the {what} of these is the reference's",
-                f"{advice}, not within these groups",
-            )
+            groups = " and ".join(map(rank_list, clusters.values()))
+            return f"{groups} have one each, and the {what} of these is the reference's", f"{advice}, not within these"
     return None
 
 
-def _factor_text(factor: float | None, size: int, near: float) -> str:
-    if not factor:
-        return "0"
+def _factor_text(factor: float, size: int, near: float) -> str:
     return next((text for value, text in _numbers(size) if _is_near(factor, value, near * value)), f"{factor:.4g}")
 
 

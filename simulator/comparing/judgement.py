@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparer, StepComparison, StepSides
-from ddpsim.simulator.comparing.explanation import OWN, describe_difference
+from ddpsim.simulator.comparing.explanation import OWN, describe_difference, named
 from ddpsim.simulator.comparing.records import COPIES, UNNAMED, Kind, RecordedStep, read_steps
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
 
@@ -230,7 +230,8 @@ def _judge_step(
     elif compared.draws:
         line = f"the training draws random numbers before {compared.draws}, which the reference draws otherwise"
     elif vague:
-        line = f"{vague[0].kind.value} of {vague[0].name} differs by little more than rounding"
+        line = f"{named(vague[0].kind, vague[0].name)} differs by {100 * vague[0].difference:.3g} %, too near to the "
+        line += f"{100 * vague[0].tolerance:.3g} % that rounding may make"
     else:
         line = "; ".join(_missing_lines(comparer.alignment.missing)) or "nothing was compared"
     return Comparison(Answer.UNKNOWN, f"{_so_many(number) + ', but ' if number else ''}at step {number} {line}")
