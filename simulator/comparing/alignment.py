@@ -49,15 +49,15 @@ class Alignment:
         self.places: dict[tuple[int, str], Place] = {}
         self.missing: dict[tuple[int, str], str] = {}
         """By rank and name, why a parameter has no place."""
-        self.models: dict[str, None] = {}
-        """The names of the parameters of the reference's models."""
+        self.first = ""
+        """The name of the first parameter of the reference's models."""
         self.missing_copies: dict[tuple[int, str], str] = {}
 
     def add_starts(self, ranks: Sequence[RecordedStep], reference: Sequence[RecordedStep]) -> None:
         """Find the places of the parameters of models that ran for the first time in this step."""
         for kind, missing in ((Kind.START, self.missing), (Kind.COPY, self.missing_copies)):
             names = dict.fromkeys(each.name for step in reference for each in step.of_kind(kind))
-            self.models |= names if kind is Kind.START else {}
+            self.first = self.first or next(iter(names), "")
             wholes = {name: whole for name in names if (whole := whole_tensor(reference, kind, name)) is not None}
             for rank, step in enumerate(ranks):
                 missing |= self._add_rank(rank, step.of_kind(kind), wholes)

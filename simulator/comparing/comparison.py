@@ -132,9 +132,9 @@ class StepComparer:
         entries = [each for steps in sides for step in steps for each in step.entries]
         self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
         computed = _computed_inputs(sides)
-        stepped = [each.name for step in sides.reference for each in step.of_kind(Kind.PARAMETER)]
-        first = next((name for name in stepped if name in self.alignment.models), next(iter(self.alignment.models), ""))
-        holders = {rank for rank, _, _ in self._places_of(first)}  # the others get the outputs of a stage before them
+        holders = {
+            rank for rank, _, _ in self._places_of(self.alignment.first)
+        }  # the others get the outputs of a stage before them
         whole = [_samples_of(step, computed) for step in sides.reference]
         forms = {each.form for own in whole for _, each in own}
         given = [_samples_of(step, computed) for rank, step in enumerate(sides.ranks) if rank in holders]

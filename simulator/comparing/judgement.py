@@ -103,7 +103,7 @@ def judge_records(
     found = Comparison(
         Answer.UNKNOWN, "no optimizer of torch stepped a model that ran in training: nothing is compared"
     )
-    ends, left_out, is_written = "", 0, False
+    ends, left_out = "", 0
     for number, steps_of_runs in enumerate(zip_longest(*runs)):
         if any(steps is None or None in steps for steps in steps_of_runs):
             ends = _unequal_ends(number, steps_of_runs[0], sizes, written)
@@ -124,7 +124,6 @@ def judge_records(
                 found = replace(found, answer=Answer.UNKNOWN, line=line, lines=())
             return found
         found = _judge_step(number, compared, sides, comparer, calls.get(number, ()))
-        is_written = is_written or any(row.kind is Kind.WRITTEN for row in compared.rows)
         history.append(_worst_rows(compared.rows))
         found = replace(found, notes=tuple(notes), step=number, rows=compared.rows, history=history)
         if found.answer is Answer.DIFFERENT and has_hook and found.first and not found.first.factor:
@@ -141,6 +140,7 @@ def judge_records(
     names = join_names(list(comparer.unstepped), 4)
     unstepped = [f"compared only on the ranks that have a gradient: {names}"] if names else []
     problems += unstepped if number == 1 else []  # what the others get from these ranks shows in the next step
+    is_written = any(row.kind is Kind.WRITTEN for step in history for row in step)
     is_unnamed = UNNAMED in notes or (COPIES in notes and not is_written)
     problems += ["not all that is trained was compared"] if is_unnamed else []
     if problems:

@@ -327,13 +327,6 @@ class TrainingRecorder:
         groups = optimizer.param_groups
         parameters = [each for group in groups for each in group["params"]]
         mine.stepped |= parameter_ids_of(optimizer)
-        known = {id(parameter) for _, parameter in mine.named_parameters()} | set(mine.copies)
-        for each in parameters:
-            if each.grad is not None and id(each) not in known:
-                name = f"{type(optimizer).__name__}[{len(mine.copies)}]"
-                mine.copies[id(each)] = ref(each), name
-                self._note(mine, COPIES)
-                self._record_start(mine, Kind.COPY, name, each)
         self._record_gradients(mine, Kind.GRADIENT, parameters)
         if mine.copies:
             for name, each in mine.named_parameters():
@@ -367,11 +360,12 @@ class TrainingRecorder:
         names = {id(parameter): name for name, parameter in mine.stepped_parameters()}
         for each in parameters:
             if each.grad is not None:
-                name = names.get(id(each))
-                if name is None:
-                    self._note(mine, UNNAMED)
-                else:
-                    mine.writer.write(_tensor_entry(kind, name, each.grad))
+                if id(each) not in names:
+                    name = names[id(each)] = f"copy {len(mine.copies)}"
+                    mine.copies[id(each)] = ref(each), name
+                    self._note(mine, COPIES)
+                    self._record_start(mine, Kind.COPY, name, each)
+                mine.writer.write(_tensor_entry(kind, names[id(each)], each.grad))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -32,8 +32,8 @@ BUGS = [
     ("evaluated", 4, "ema", "evaluated parameter of f.weight differs", "the trained parameters are the same"),
     ("tensor_parallel", 4, "world", "gradient of blocks.0.up.weight differs", "hold different parts of the parameter"),
     ("tensor_parallel", 4, "skipplain", "gradient of emb.weight differs", "ranks 0, 1 and ranks 2, 3 have one each"),
-    ("sharded_optimizer", 4, "sum", "gradient of SGD[0] is x 4", "not divided by 4"),
-    ("sharded_optimizer", 4, "norm", "gradient of SGD[0] differs", "as by a clip to the rank's own norm"),
+    ("sharded_optimizer", 4, "sum", "gradient of copy 0 is x 4", "not divided by 4"),
+    ("sharded_optimizer", 4, "norm", "gradient of copy 0 differs", "as by a clip to the rank's own norm"),
     ("sharded_optimizer", 4, "left", "written parameter of 2.weight differs", "the gradients of the step are the same"),
 ]
 OF_FSDP2 = [
@@ -72,7 +72,7 @@ def test_the_repaired_program_is_the_same(name, world_size):
 def test_a_padded_shard_of_a_flat_tensor_is_compared_by_what_it_writes():
     found = compare("sharded_optimizer", 3)
     assert found.is_same, found
-    assert found.notes[-1] == "not compared: gradients and optimizer state of SGD[0]"
+    assert found.notes[-1] == "not compared: gradients and optimizer state of copy 0"
     for bug in ("sum", "norm", "left"):
         found = compare("sharded_optimizer", 3, "--bug", bug)
         assert found.line.startswith("step 0: written parameter of "), found
