@@ -28,6 +28,7 @@ _REPLACED = (
     Cause.STAYED_IN_LOOP,
     Cause.CIRCLE,
     Cause.RETURNED_EARLY,
+    Cause.GROUP_DESTROYED,
     Cause.WRAPPED_ALONE,
 )
 """Causes that fit many failures. A value that differs where the paths part says more."""

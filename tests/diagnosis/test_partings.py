@@ -232,6 +232,16 @@ def saved_by_a_thread(rank, shares=False):
     dist.barrier()
 
 
+def reduces_gradients_that_are_there(rank, shares=False):
+    for iteration in range(3):
+        for name in ("p0", "p1"):
+            grad = None if rank == 1 and iteration == 1 and name == "p1" and not shares else torch.ones(2)
+            if grad is None:
+                continue
+            dist.all_reduce(grad)
+    dist.destroy_process_group()
+
+
 def found_by(program, isolation="thread"):
     result = simulate(program, 3, isolation=isolation)
     (finding,) = name_parting(result, program, 3, isolation=isolation).findings
@@ -268,6 +278,7 @@ PROGRAMS = {
     saved_by_a_thread: (
         'and thread "saver" (test_partings.py:23) were in collectives of group "default" at the same time',
     ),
+    reduces_gradients_that_are_there: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }
 
