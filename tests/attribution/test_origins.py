@@ -235,6 +235,7 @@ def test_an_extra_forward_looks_the_same_until_then_and_the_text_says_so():
     codes, result = found(program)
     assert codes == [("mismatch.origin", (0, 1))]
     assert "rank 0 ran more synchronising forwards" in str(result)
+    assert "or its loss did not reach the parameters" in str(result)
     assert "a forward needed no backward, which does no harm" in str(result)
     assert "an extra forward under torch.no_grad()" in str(result)
     run(lambda rank: program(rank, torch.no_grad), 2)

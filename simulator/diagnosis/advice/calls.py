@@ -38,8 +38,9 @@ class CallCauses:
         "run the same layers in the same mode on every rank, on a dummy input with a loss weight of zero if necessary",
     )
     SKIPPED_BACKWARD = make_advice(facts.Ranks)(
-        "{who} ran more synchronising forwards than the others before this reduction: a backward was left out, and "
-        "gradients of different steps are averaged, or a forward needed no backward, which does no harm",
+        "{who} ran more synchronising forwards than the others before this reduction: a backward was left out, or its "
+        "loss did not reach the parameters, and gradients of different steps are averaged; or a forward needed no "
+        "backward, which does no harm",
         "let all ranks skip together, by an all_reduce(MIN) of a flag; run an extra forward under torch.no_grad()",
     )
     EXTRA_FORWARD = make_advice(facts.Ranks)(
