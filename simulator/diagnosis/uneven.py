@@ -41,17 +41,47 @@ def loop_counts(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence
     return [LabelledLine("counts", f"{what} {_counts_text(times, 'time', 'times')}") for what, times in loops]
 
 
-def add_batch_counts(findings: Iterable[Finding], batches: BatchCounts) -> Iterator[Finding]:
+def add_batch_counts(
+    findings: Iterable[Finding], batches: BatchCounts, issued: Sequence[Call] = ()
+) -> Iterator[Finding]:
     """Add the data loaders' batch counts to findings that uneven data may cause, if the counts differ between ranks.
 
-    Ranks are compared in the same loop over the same data loader of a line.
+    Ranks are compared in the same loop over the same data loader of a line. `issued` are all calls of a deadlock: they
+    may show that the call that waits belongs to a batch that only some ranks have.
     """
-    lines = list(_loader_counts(batches))
+    counts = {loader: own for loader, own in _loader_counts(batches) if len(set(own.values())) > 1}
+    lines = {
+        site: LabelledLine("batches", f"the data loader of {site} has {_counts_text(own, 'batch', 'batches')}")
+        for (site, _), own in counts.items()
+    }
     for finding in findings:
         if lines and finding.code.value.startswith(MAY_FOLLOW):
             cause = [getattr(line, "label", "") for line in finding.lines].index("cause")
-            finding = replace(finding, lines=(*finding.lines[:cause], *lines, *finding.lines[cause:]))
+            surplus = (_surplus_batch_advice(finding, loader, batches, counts[loader], issued) for loader in counts)
+            advice = next(filter(None, surplus), finding.lines[cause : cause + 2])
+            kept = finding.lines[:cause], finding.lines[cause + 2 :]
+            finding = replace(finding, lines=(*kept[0], *lines.values(), *advice, *kept[1]))
         yield finding
+
+
+def _surplus_batch_advice(
+    finding: Finding, loader: LoaderLines, batches: BatchCounts, last: Mapping[int, int], issued: Sequence[Call]
+) -> list[LabelledLine]:
+    """Return the advice if the program's call that waits belongs to a batch that the others do not have; [] if not.
+
+    The others made as many calls of that line for each of their batches.
+    """
+    calls = finding.calls if finding.code is Code.DEADLOCK_MISSING_RANK else ()
+    waiting = {call.rank for call in calls}
+    others = last.keys() - waiting
+    if not others or not waiting <= last.keys() or len({(call.site, call.origin.phase) for call in calls}) != 1:
+        return []
+    made = Counter(each.rank for each in issued if each.site == calls[0].site)
+    times = {divmod(made[rank], sum(batches[rank][loader]) or 1) for rank in others}
+    are_fewer = max(last[rank] for rank in others) < min(last[rank] for rank in waiting)
+    if calls[0].origin.phase is not Phase.USER or not are_fewer or len(times) > 1 or not min(times)[0] or max(times)[1]:
+        return []
+    return Cause.RAN_OUT_OF_BATCHES.lines(rank_list(sorted(waiting)), calls[0].title, str(loader[0]))
 
 
 def _unequal_loops(calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int]) -> _LoopCounts:
@@ -61,16 +91,12 @@ def _unequal_loops(calls: Sequence[Call], issued: Sequence[Call], missing: Seque
             yield what, times
 
 
-def _loader_counts(batches: BatchCounts) -> Iterable[LabelledLine]:
-    lines: dict[Site, LabelledLine] = {}
+def _loader_counts(batches: BatchCounts) -> Iterator[tuple[LoaderLines, Mapping[int, int]]]:
+    """Return, for each data loader, the ranks' batches in the last loop that all of these ranks began."""
     for loader in dict.fromkeys(loader for own in batches.values() for loader in own):
         loops = {rank: own[loader] for rank, own in batches.items() if loader in own}
         last = min(map(len, loops.values())) - 1
-        batches_of = {rank: own[last] for rank, own in loops.items()}
-        if len(set(batches_of.values())) > 1:
-            counts = _counts_text(batches_of, "batch", "batches")
-            lines[loader[0]] = LabelledLine("batches", f"the data loader of {loader[0]} has {counts}")
-    return lines.values()
+        yield loader, {rank: own[last] for rank, own in loops.items()}
 
 
 def _line_counts(calls: Sequence[Call], issued: Sequence[Call], ranks: Iterable[int]) -> _LoopCounts:

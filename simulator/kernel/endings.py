@@ -94,7 +94,7 @@ def _find_deadlock(run: RunState) -> Sequence[Finding]:
     mismatches = [finding for _, finding in find_early_mismatches(run.slots, run.steps, run.all_calls(), names)]
     graph = WaitGraph(run.snapshot())
     run.waiting = graph.list_waiting()
-    return tuple(add_batch_counts(mismatches or find_deadlocks(graph), run.batch_counts()))
+    return tuple(add_batch_counts(mismatches or find_deadlocks(graph), run.batch_counts(), run.all_calls()))
 
 
 def _begin_trial(run: RunState, found: Sequence[Finding]) -> None:

@@ -175,6 +175,35 @@ def test_data_loaders_that_are_longer_on_some_ranks_are_told(then_barrier, epoch
     assert codes(simulate(lambda rank: loads(rank, sizes=(4, 4, 4)), 3)) == []
 
 
+@rows("epochs", [1, 2])
+@rows(("sizes", "who"), [((8, 6, 6), "rank 0"), ((8, 6), "rank 0"), ((8, 8, 5), "ranks 0, 1")])
+def test_a_call_for_a_batch_that_others_do_not_have_is_told(sizes, who, epochs):
+    def program(rank):
+        loads(rank, sizes=sizes, epochs=epochs, then_barrier=False)
+        dist.destroy_process_group()
+
+    (finding,) = simulate(program, len(sizes)).findings
+    (cause,) = labelled(finding, "cause")
+    line = f"test_uneven.py:{line_of(loads, 3)}"
+    number = 3 * epochs
+    assert (
+        cause
+        == f"the others have no more batches in the loop at {line}, and {who} made all_reduce #{number} for one more"
+    )
+    assert labelled(finding, "try")[0].startswith("give every rank as many batches")
+
+
+def test_a_call_of_another_loop_is_not_of_a_batch_that_others_do_not_have():
+    def program(rank):
+        data = TensorDataset(torch.ones(8 if rank == 0 else 6, 1))
+        list(DataLoader(data, batch_size=2))
+        reduces(rank, times=(3, 2, 2))
+
+    (finding,) = simulate(program, 3).findings
+    assert labelled(finding, "batches")
+    assert "batches in the loop" not in labelled(finding, "cause")[0]
+
+
 def test_loops_are_compared_with_the_same_loop_of_others():
     """Lengths that change from epoch to epoch, alike on all ranks, are no reason why one is behind."""
 

@@ -58,6 +58,10 @@ class CallCauses:
         "communicates although it looks local (a save, the compute() of a metric)",
         "make the call on every rank, or on none",
     )
+    RAN_OUT_OF_BATCHES = make_advice(facts.RanksCallAndFact)(
+        "the others have no more batches in the loop at {fact}, and {who} made {operation} for one more",
+        "give every rank as many batches (pad, or drop_last=True), or add up on each rank and reduce after the loop",
+    )
     CALLS_ONE_OFF = make_advice(facts.MatchedCallLines)(
         "calls from different lines were matched in {operation}, {sides}; every later call is off by one: only some "
         "ranks take a branch, or a call in it communicates although it looks local (a save, the compute() of a metric)",
