@@ -43,22 +43,22 @@ class EarlyReturn:
 
 
 class How(str, Enum):
-    """What a `Strike` does to a rank."""
+    """What a `Strike` does to a rank. A sweep of crashes tries them in this order: what finds most comes first."""
 
-    KILL = "kill"
-    """Its process is killed (SIGKILL)."""
     TEAR = "tear"
-    """The same in the middle of writing: the file that it opened last to write it has only its first half."""
-    TERM = "term"
-    """It gets SIGTERM."""
-    RAISE = "raise"
-    """An exception is raised."""
-    SLOW = "slow"
-    """It sleeps for longer than any time-out of a group, in virtual time."""
-    HOST = "host"
-    """Its host is lost, with its private disks: its process is killed, without a SIGTERM before."""
+    """Its process is killed as it writes: the file that it opened last to write it has only its first half."""
     FULL = "full"
     """The disk is full: opening the file works, and writing it raises the error of ENOSPC."""
+    KILL = "kill"
+    """Its process is killed (SIGKILL)."""
+    HOST = "host"
+    """Its host is lost, with its private disks: its process is killed, without a SIGTERM before."""
+    TERM = "term"
+    """It gets SIGTERM."""
+    SLOW = "slow"
+    """It sleeps for longer than any time-out of a group, in virtual time."""
+    RAISE = "raise"
+    """An exception is raised."""
 
 
 @dataclass(frozen=True, slots=True)

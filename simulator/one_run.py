@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ def run_once(
     try:
         # Around the whole run: when normal garbage collection resumes, only the result is still alive.
         with nullcontext() if plan.has_processes else fewer_collections(world_size):
-            return _run_attempts(program, world_size, plan, goes_on, policy=policy, budget=budget)
+            return _run_attempts(plan, partial(_run_kernel, program, world_size, plan, policy, budget), goes_on)
     finally:
         _ONE_AT_A_TIME.release()
 
@@ -97,15 +98,7 @@ class _Earlier(NamedTuple):
     choices: tuple[int, ...] = ()
 
 
-def _run_attempts(
-    program: Any,
-    world_size: int,
-    plan: RunPlan,
-    goes_on: Callable[[], bool],
-    *,
-    policy: Policy,
-    budget: Budget | None,
-) -> Result:
+def _run_attempts(plan: RunPlan, run: Callable[..., tuple[Result, _Earlier]], goes_on: Callable[[], bool]) -> Result:
     """Run the program, and again while a rank fails and restarts are left; return the result of the last attempt, which
     has those before. What lasts is files and the store of torchrun's agent."""
     start, earlier = plan.start or RankSeeds(), _Earlier()
@@ -116,25 +109,24 @@ def _run_attempts(
 
             disks = stack.enter_context(make_private_disks(plan.private_disk, start.nodes))
         while True:
-            result, earlier = _run_kernel(program, world_size, plan, earlier, disks, policy=policy, budget=budget)
+            result, earlier = run(earlier, disks)
             strikes = [each for each in plan.faults if isinstance(each, Strike)]
             is_preempted = any(each.how is How.TERM for each in strikes)
             has_ended = not result.errors and (result.attempts or result.findings or not is_preempted)
             if has_ended or len(earlier.results) > start.max_restarts or not goes_on():
                 return result
             if disks and not result.attempts and strikes and strikes[0].how is How.HOST:
-                renew_disk(disks, strikes[0].rank // (world_size // start.nodes))
+                renew_disk(disks, strikes[0].rank // (result.world_size // start.nodes))
 
 
 def _run_kernel(
     program: Any,
     world_size: int,
     plan: RunPlan,
-    earlier: _Earlier,
-    disks: Any,
-    *,
     policy: Policy,
     budget: Budget | None,
+    earlier: _Earlier,
+    disks: Any,
 ) -> tuple[Result, _Earlier]:
     """Create the kernel (the scheduler's core), run the ranks under it, and return the result with its notes, and what
     it leaves for another attempt."""
@@ -156,8 +148,8 @@ def _run_kernel(
         stack.callback(mover.close)
         if plan.diary and isinstance(mover, MemoryTransport):  # the end of one run is held against that of another
             mover.is_in_rank_order = True
-        terms: dict[str, Any] = {"budget": budget or Budget(), "faults": faults, "semantics": plan.semantics}
-        terms["kept_keys"] = earlier.keys
+        terms: dict[str, Any] = {"budget": budget or Budget(), "faults": faults}
+        terms |= {"semantics": plan.semantics, "kept_keys": earlier.keys}
         director = policy if isinstance(policy, RunDirector) else None
         kernel = (
             Kernel(world_size, policy=policy, **terms)

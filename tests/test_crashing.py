@@ -17,7 +17,7 @@ from ddpsim.scenarios.pytest_plugin.crashes import check_crashes
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
 from ddpsim.simulator.crashing import runs
 from ddpsim.simulator.crashing.judging import has_resumed, judge
-from ddpsim.simulator.crashing.points import chosen_points, points_of
+from ddpsim.simulator.crashing.points import points_of
 from ddpsim.simulator.crashing.sweep import crash
 from ddpsim.simulator.crashing.values import Attempts, CrashCode, CrashSweep, Entry
 from ddpsim.simulator.errors import InjectedCrashError
@@ -209,9 +209,9 @@ def test_points_of_slow_ranks_and_lost_hosts():
     assert lost[1].text == "node0 is lost, with rank 0 before its operation 2 (call at train.py:1)"
     slow = [each.strikes[0] for each in points if each.how is How.SLOW]
     assert [(each.rank, each.before_operation) for each in slow] == [(0, 0), (0, 2)]
-    assert chosen_points([equal], 1, [[Strike(0, 1, How.FULL)]])[0].how is How.FULL
+    assert points_of([equal], 1, [[Strike(0, 1, How.FULL)]])[1][0].how is How.FULL
     with pytest.raises(UsageError, match="is no point of this program"):
-        chosen_points([equal], 1, [[Strike(0, 0, How.FULL)]])
+        points_of([equal], 1, [[Strike(0, 0, How.FULL)]])
 
 
 def test_a_strike_on_the_console():

@@ -140,20 +140,16 @@ def _torn_file(first: Diaries) -> str:
 
 
 def torn_read(attempts: Attempts) -> tuple[str, int | None]:
-    """Return the file that the strike has left half written, "" for none, and the first rank that reads it then."""
+    """Return the file that the strike has left half written, "" for none, and the first rank that reads it then, before
+    any rank writes it."""
     torn = _torn_file(attempts.first)
-    return torn, _first_reader(attempts.second, torn) if torn else None
-
-
-def _first_reader(second: Diaries, file: str) -> int | None:
-    """Return the first rank that reads a file in the second attempt before any rank writes it; None if none does."""
     uses = sorted(
         (each.steps, each.kind == "read", rank)
-        for rank, diary in enumerate(second)
+        for rank, diary in enumerate(attempts.second)
         for each in diary
-        if each.kind in ("read", "write", "remove") and file in each.what
+        if torn and each.kind in ("read", "write", "remove") and torn in each.what
     )
-    return uses[0][2] if uses and uses[0][1] else None
+    return torn, uses[0][2] if uses and uses[0][1] else None
 
 
 def _written_files(diaries: Diaries) -> dict[str, int]:

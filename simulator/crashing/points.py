@@ -1,7 +1,7 @@
 """The points at which a program is disturbed."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ddpsim.simulator.crashing.values import Diaries, Entry, Point
 from ddpsim.simulator.errors import UsageError
@@ -9,22 +9,18 @@ from ddpsim.simulator.faults import How, Strike
 from ddpsim.simulator.hosts import host_name
 
 
-def points_of(diaries: Diaries, nodes: int = 1) -> tuple[int, list[Point]]:
-    """Return the number of all points, and those that differ, in the order of the program."""
+def points_of(diaries: Diaries, nodes: int = 1, chosen: Sequence[Sequence[Strike]] = ()) -> tuple[int, list[Point]]:
+    """Return the number of all points, and those with the chosen strikes, or those that differ, in the order of the
+    program. Raises UsageError for strikes of no point."""
     every = [*_all_points(diaries, nodes)]
-    points: dict[object, Point] = {}
-    for key, point in every:
-        points.setdefault((point.how, key), point)
-    return len(every), list(points.values())
-
-
-def chosen_points(diaries: Diaries, nodes: int, chosen: Iterable[Sequence[Strike]]) -> list[Point]:
-    """Return the points with these strikes. Raises UsageError for one that the program does not have."""
-    those = {point.strikes: point for _, point in _all_points(diaries, nodes)}
+    those = {point.strikes: point for _, point in every}
     for each in chosen:
         if tuple(each) not in those:
             raise UsageError(f"{[*each]} is no point of this program, expected one that a sweep has named: correct it")
-    return [those[tuple(each)] for each in chosen]
+    differing: dict[object, Point] = {}
+    for key, point in every:
+        differing.setdefault((point.how, key), point)
+    return len(every), [those[tuple(each)] for each in chosen] or [*differing.values()]
 
 
 def _all_points(diaries: Diaries, nodes: int) -> Iterator[tuple[object, Point]]:

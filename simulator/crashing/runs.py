@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,9 @@ class CrashRuns:
             left = _digest_of_files(self.folder)
             return not may_skip or left not in self._resumed
 
-        with _inside(self.folder), redirect_stdout(hidden), redirect_stderr(hidden):
+        with redirect_stdout(hidden), redirect_stderr(hidden), ExitStack() as stack:
+            stack.callback(os.chdir, self._home)
+            os.chdir(self.folder)
             options = {**self._options, "faults": tuple(strikes)}
             runnable, plan = make_plan(self._program, self._world_size, options, None)
             plan, budget = replace(plan, diary=str(diary)), Budget(seconds=_RUN_SECONDS)
@@ -103,16 +105,6 @@ def _digest_of_files(folder: str) -> str:
             hashed.update(f"{path}\0".encode())
             hashed.update(path.read_bytes() if path.is_file() else b"")
     return hashed.hexdigest()
-
-
-@contextmanager
-def _inside(folder: str) -> Iterator[None]:
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _read_diary(path: Path) -> list[Entry]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ddpsim.simulator.crashing.judging import first_difference, has_resumed, judge, notes_of, torn_read
-from ddpsim.simulator.crashing.points import chosen_points, points_of
+from ddpsim.simulator.crashing.points import points_of
 from ddpsim.simulator.crashing.runs import CrashRuns
 from ddpsim.simulator.crashing.values import BadPoint, CrashCode, CrashSweep, Diaries, Point
 from ddpsim.simulator.errors import UsageError
@@ -20,8 +20,6 @@ from ddpsim.simulator.faults import How, Strike
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import count_with_noun
 
-_ORDER = (How.TEAR, How.FULL, How.KILL, How.HOST, How.TERM, How.SLOW, How.RAISE)
-"""What finds most comes first, as the time may run out."""
 _FEWEST_POINTS = 12
 """A process of its own takes as long to begin as some points do."""
 
@@ -63,9 +61,7 @@ def crash(
             raise UsageError(f"the undisturbed run finds {code}, expected a pass: see `ddpsim run`")
         if unstable := first_difference(whole.first, runs.run(()).first):
             return CrashSweep(0, 0, 0, unstable=unstable, seconds=time.monotonic() - began)
-        possible, those = points_of(whole.first, options.get("nnodes") or 1)
-        if points:
-            those = chosen_points(whole.first, options.get("nnodes") or 1, points)
+        possible, those = points_of(whole.first, options.get("nnodes") or 1, points)
         share = _Share(those, whole.first, began + seconds, program, world_size, options)
         tried = _try_on_all_cores(share, runs, on_progress)
         notes = notes_of(whole.first, runs.folder, {each.has_resumed for each in tried})
@@ -79,7 +75,7 @@ def crash(
         tuple(bad for each in sorted(decided, key=lambda each: place[each.point]) for bad in each.bad),
         (*_notes_of_points(tried), *notes),
         len(tried) - len(decided),
-        {how: left[how] for how in _ORDER if left[how]},
+        {how: left[how] for how in How if left[how]},
         seconds=time.monotonic() - began,
     )
 
@@ -96,7 +92,7 @@ class _Share(NamedTuple):
 
     def try_points(self, runs: CrashRuns, number: int, of: int) -> Iterator[_Tried]:
         """Try each `of`-th point until the time is over."""
-        ordered = sorted(self.points, key=lambda each: _ORDER.index(each.how))
+        ordered = sorted(self.points, key=lambda each: [*How].index(each.how))
         for point in ordered[number::of]:
             if time.monotonic() > self.until:
                 return
@@ -109,10 +105,8 @@ def _try_on_all_cores(
     """Try the points, in this process and in forks of it, each with servers and a folder of its own."""
     cores = len(os.sched_getaffinity(0)) if len(share.points) >= _FEWEST_POINTS else 1
     tried = []
-    with ProcessPoolExecutor(
-        max(1, cores - 1), multiprocessing.get_context("fork"), initializer=_HELD.append, initargs=(share,)
-    ) as others:
-        coming = [others.submit(_try_elsewhere, number, cores) for number in range(1, cores)]
+    with ProcessPoolExecutor(max(1, cores - 1), multiprocessing.get_context("fork")) as others:
+        coming = [others.submit(_try_elsewhere, share, number, cores) for number in range(1, cores)]
         for each in share.try_points(runs, 0, cores):
             tried.append(each)
             done = min(len(tried) * cores, len(share.points))
@@ -122,13 +116,8 @@ def _try_on_all_cores(
     return tried
 
 
-_HELD: list[_Share] = []
-"""In a fork: what it takes its points from."""
-
-
-def _try_elsewhere(number: int, of: int) -> list[_Tried]:
+def _try_elsewhere(share: _Share, number: int, of: int) -> list[_Tried]:
     torch.set_num_threads(1)  # a fork lacks the threads of its parent
-    (share,) = _HELD
     with CrashRuns(share.program, share.world_size, share.options) as runs:
         return list(share.try_points(runs, number, of))
 

@@ -14,13 +14,14 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ddpsim.simulator.errors import InjectedCrashError
@@ -179,19 +180,10 @@ def _without_sigterm(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _digest(value: Any) -> str:
     hashed = hashlib.blake2b(digest_size=8)
-    for part in _parts(value):
-        hashed.update(part)
+    for each in tree_leaves(value):
+        if isinstance(each, torch.Tensor):
+            local = each.to_local() if hasattr(each, "to_local") else each
+            hashed.update(local.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            hashed.update(repr(each).encode())
     return hashed.hexdigest()
-
-
-def _parts(value: Any) -> Iterator[bytes]:
-    if isinstance(value, torch.Tensor):
-        local = getattr(value, "to_local", lambda: value)().detach()
-        yield local.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    elif isinstance(value, dict):
-        yield from _parts([*value.items()])
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _parts(each)
-    else:
-        yield repr(value).encode()
