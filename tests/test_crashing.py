@@ -16,7 +16,7 @@ from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.pytest_plugin.crashes import check_crashes
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
 from ddpsim.simulator.crashing import runs
-from ddpsim.simulator.crashing.judging import has_resumed, judge
+from ddpsim.simulator.crashing.judging import has_resumed, judge, other_loss
 from ddpsim.simulator.crashing.points import points_of
 from ddpsim.simulator.crashing.sweep import crash
 from ddpsim.simulator.crashing.values import Attempts, CrashCode, CrashSweep, Entry
@@ -58,11 +58,20 @@ def test_a_resumed_run_with_the_same_end_is_good():
     [
         (diary("read /f/ckpt", "batch a", "call", "step p2", "loss loss:0.5"), CrashCode.OTHER_SAMPLES),
         (diary("read /f/ckpt", "batch b", "call", "step q2", "loss loss:0.5"), CrashCode.OTHER_RESULT),
-        (diary("read /f/ckpt", "batch b", "call", "step p2", "loss loss:0.7"), CrashCode.OTHER_RESULT),
     ],
 )
 def test_another_end_is_told(second, code):
     assert judged([SAVED], second) == [code]
+
+
+def test_a_printed_loss_is_judged_only_without_parameters():
+    mean = diary("read /f/ckpt", "batch b", "call", "step p2", "loss loss:0.7")
+    assert judged([SAVED], mean) == []  # as a mean over the attempt is
+    told = other_loss(Attempts(PASSES, [SAVED], [mean]), WHOLE)
+    assert told == "the last printed loss of rank 0 is 0.7, and undisturbed 0.5"
+    assert other_loss(Attempts(PASSES, [SAVED], [RESUMED]), WHOLE) == ""
+    by_hand = [diary("call", "write /f/ckpt", "call", "loss loss:0.5")]
+    assert judged([diary("call", "write /f/ckpt")], diary("loss loss:0.7"), whole=by_hand) == [CrashCode.OTHER_RESULT]
 
 
 def test_a_half_written_checkpoint_that_is_read():

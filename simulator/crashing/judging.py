@@ -112,15 +112,24 @@ def _trained_on(diary: Sequence[Entry]) -> list[str]:
 
 
 def _other_results(last: Diaries, whole: Diaries, *, is_first: bool = False) -> Iterator[tuple[CrashCode, str]]:
+    has_steps = any(_all_of(each, "step") for each in whole)
+    if text := _other_end(last, whole, "step" if has_steps else "loss", is_first=is_first):
+        yield CrashCode.OTHER_RESULT, f"at the end, {text}"
+
+
+def _other_end(last: Diaries, whole: Diaries, kind: str, *, is_first: bool = False) -> str:
     # A rank that resumes from the end has no more to do; one that did not restart has to do all.
+    what = "the digest of the parameters" if kind == "step" else "the last printed loss"
     for rank, (own, expected) in enumerate(zip(last, whole, strict=True)):
-        for kind, what in (("loss", "the last printed loss"), ("step", "the digest of the parameters")):
-            mine, theirs = ([*map(_value, _all_of(each, kind))] for each in (own, expected))
-            if theirs and (mine or is_first) and mine[-1:] != theirs[-1:]:
-                end = mine[-1] if mine else "missing"
-                text = f"at the end, {what} of rank {rank} is {end}, and undisturbed {theirs[-1]}"
-                yield CrashCode.OTHER_RESULT, text
-                return
+        mine, theirs = ([*map(_value, _all_of(each, kind))] for each in (own, expected))
+        if theirs and (mine or is_first) and mine[-1:] != theirs[-1:]:
+            return f"{what} of rank {rank} is {mine[-1] if mine else 'missing'}, and undisturbed {theirs[-1]}"
+    return ""
+
+
+def other_loss(attempts: Attempts, whole: Diaries) -> str:
+    """Return the last loss that is printed after resuming, if that is another one; "" if not."""
+    return _other_end(attempts.second, whole, "loss")
 
 
 def _value(text: str) -> str:

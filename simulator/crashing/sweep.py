@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ddpsim.simulator.crashing.judging import first_difference, has_resumed, judge, notes_of, torn_read
+from ddpsim.simulator.crashing.judging import first_difference, has_resumed, judge, notes_of, other_loss, torn_read
 from ddpsim.simulator.crashing.points import points_of
 from ddpsim.simulator.crashing.runs import CrashRuns
 from ddpsim.simulator.crashing.values import BadPoint, CrashCode, CrashSweep, Diaries, Point
@@ -32,6 +32,8 @@ class _Tried(NamedTuple):
     has_resumed: bool | None = None
     rejected: str = ""
     """The name of a half-written file that a rank read without harm."""
+    other_loss: str = ""
+    """Of what has no other fault: how the last printed loss differs."""
     undecided: tuple[str, str] = ("", "")
     """The code and summary of a finding that says nothing."""
 
@@ -137,7 +139,8 @@ def _try_point(point: Point, runs: CrashRuns, whole: Diaries, *, may_skip: bool)
     bad = tuple(BadPoint(point, *each, result) for each in found)
     torn, reader = torn_read(attempts)
     is_harmless = reader is not None and all(each.code is CrashCode.LOST_CHECKPOINT for each in bad)
-    return _Tried(point, bad, has_resumed(attempts), os.path.basename(torn) if is_harmless else "")
+    rejected = os.path.basename(torn) if is_harmless else ""
+    return _Tried(point, bad, has_resumed(attempts), rejected, "" if bad else other_loss(attempts, whole))
 
 
 def _when_complete(point: Point) -> Strike:
@@ -150,5 +153,8 @@ def _notes_of_points(tried: Sequence[_Tried]) -> Iterator[str]:
     undecided = [each.undecided for each in tried if each.undecided[0]]
     for code, count in Counter(code for code, _ in undecided).items():
         yield f"{count_with_noun(count, 'point')} not decided: {dict(reversed(undecided))[code]}"
+    if others := [each for each in tried if each.other_loss]:
+        after = f"with the same parameters after {count_with_noun(len(others), 'point')}"
+        yield f"{others[0].other_loss}, {after}: so it is with a mean over an attempt, or a buffer that is not restored"
     for name, count in Counter(each.rejected for each in tried if each.rejected).items():
         yield f"{name} was read half written after {count_with_noun(count, 'point')}; the end was the same"
