@@ -22,6 +22,7 @@ from ddpsim.simulator.crashing.sweep import crash
 from ddpsim.simulator.crashing.values import Attempts, CrashCode, CrashSweep, Entry
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
+from ddpsim.simulator.process_group import user_stores
 from ddpsim.simulator.rank_processes.operation_watch import OperationWatch
 from ddpsim.simulator.trace import Trace
 from tests.kit.rows import rows
@@ -160,6 +161,16 @@ def test_what_a_handler_of_sigterm_saves_is_in_the_diary(tmp_path, monkeypatch):
         signal.signal(signal.SIGTERM, before)
     entries = [json.loads(line)[:2] for line in Path("diary").read_text().splitlines()]
     assert entries == [["call", []], ["strike", [""]], ["write", [str(tmp_path / "saved")]], ["call", []]]
+
+
+def test_the_file_of_a_store_is_not_in_the_diary(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    host = SimpleNamespace(kernel=SimpleNamespace(run=SimpleNamespace(steps=0)), is_stopping=False)
+    host.is_rank_thread = lambda: True
+    watch = OperationWatch(host, 0, "diary", [])
+    for module in (user_stores.__name__, "train"):
+        exec("watch._on_event('open', (name, 'w', 1))", {"__name__": module, "watch": watch, "name": module})
+    assert [json.loads(line)[1] for line in Path("diary").read_text().splitlines()] == [[str(tmp_path / "train")]]
 
 
 def test_ranks_that_resume_after_a_strike_before_a_rename():

@@ -26,6 +26,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
+from ddpsim.simulator.process_group import user_stores
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 from ddpsim.simulator.runtime.thread_host import ThreadHost
@@ -114,6 +115,8 @@ class OperationWatch:
 
     def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _CHANGING and event != "open":
+            return
+        if sys._getframe(1).f_globals.get("__name__") == user_stores.__name__:  # torch's FileStore is native code
             return
         if self._is_inside or not self._host.is_rank_thread() or self._host.is_stopping:
             return
