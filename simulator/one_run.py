@@ -290,19 +290,22 @@ def _same_files_note(run: RunState) -> tuple[str, ...]:
         return ()
     with_store = {event.rank for event in run.events if event.kind is EventKind.STORE}
     reads = [
-        (writer, reader, Path(at[0]).name, at[2])
+        (writer, reader, Path(at[0]).name, at[2], (*at[:2], "") in run.writers)
         for at, readers in run.readers.items()
         for writer in run.writers.get(at, set())
         for reader in readers - run.writers.get(at, set()) - with_store
     ]
     if looks := [each for each in reads if each[3]]:
-        writer, _, folder, line = looks[0]
-        others = rank_list(sorted({reader for _, reader, *at in looks if at == [folder, line]}))
-        what = f"rank {writer} made {folder} where {line} found none, and {others} looked there, too"
-        then = "several may try to make it, and all but the first raise FileExistsError"
+        writer, _, folder, line, is_gone = looks[0]
+        others = rank_list(sorted({reader for _, reader, *at in looks if at[:2] == [folder, line]}))
+        deed, found, verb = ("removed", "it", "remove") if is_gone else ("made", "none", "make")
+        what = f"rank {writer} {deed} {folder} where {line} found {found}, and {others} looked there, too"
+        then = (
+            f"several may try to {verb} it, and all but the first raise File{'NotFound' if is_gone else 'Exists'}Error"
+        )
         return (f"{what}, with no collective between: {then}",)
     if reads:
-        writers, readers, files, _ = (sorted(set(each)) for each in zip(*reads, strict=True))
+        writers, readers, files, *_ = (sorted(set(each)) for each in zip(*reads, strict=True))
         what = f"{rank_list(readers)} read {join_names(files)}, which {rank_list(writers)} had written"
         return (f"{what}, with no collective between: without a barrier there, the file may be missing",)
     shared = {Path(file).name: sorted(ranks) for (file, *_), ranks in run.writers.items() if len(ranks) > 1}

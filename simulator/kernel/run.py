@@ -111,7 +111,7 @@ class RunState:
         """Observations that checks made in the ranks, except the states of model replicas."""
         self.writers: dict[tuple[str, int, str], set[int]] = {}
         """By file, and how many calls they had made by then, the ranks that wrote it anew or removed it; of a folder,
-        the ranks that made it, also by the line at which they looked for it."""
+        the ranks that made or removed it, also by the line at which they looked for it."""
         self.readers: dict[tuple[str, int, str], set[int]] = {}
         """The ranks that read a file that was written in the run, or looked for a folder, as above."""
         self.looks: list[tuple[Site, int, int]] = []

@@ -30,7 +30,7 @@ _CHANGING = frozenset({
     "subprocess.Popen",
 })  # fmt: skip
 _LOOKING = ("access", "lstat", "readlink", "stat", "statvfs")
-_OF_PATHS = frozenset({"genericpath", "os", "pathlib", "posixpath"})
+_OF_PATHS = frozenset({"genericpath", "os", "pathlib", "posixpath", "shutil"})
 _BARE_IF = re.compile(r"\s*if\b(?!.*(\b(all|and|any|else|if|or|try|while)\b|main|master|rank)).*", re.DOTALL)
 """Matches lines from an `if` on that has no other condition than a look."""
 _CODE = (".py", ".pyc", ".so")
@@ -39,7 +39,7 @@ _CODE = (".py", ".pyc", ".so")
 def wait_before_external_effects(wait: Callable[..., None]) -> None:
     """Make this process call `wait` before every external effect, with the function and the file that it looks at, and
     `writes` if it writes the file anew or removes a tree; False if it reads one that it has not looked for before.
-    `line` is that of the look, or of the look for the folder that it makes. Cannot be undone."""
+    `line` is that of the look, or of the look for the folder that it makes or removes. Cannot be undone."""
 
     locks: list[str] = []  # once there are any, ranks may write a file one after another
     looked: dict[Any, str] = {}
@@ -55,11 +55,12 @@ def wait_before_external_effects(wait: Callable[..., None]) -> None:
             locks.extend([event] * event.startswith("fcntl."))
             is_import = sys._getframe(1).f_code.co_filename.startswith("<frozen importlib")
             if not (event == "os.listdir" and is_import):
+                removes = event == "shutil.rmtree" and not locks
                 makes = event == "os.mkdir" and not locks
-                line = _line_of_look(sys._getframe(1), looked.get(arguments[0], "")) if makes else ""
+                look = looked.get(str(arguments[0]), "") if makes or removes else ""
+                line = _line_of_look(sys._getframe(1), look) if look else ""
                 looks = event in ("os.listdir", "os.scandir", "shutil.rmtree") or line
-                writes = line or (event == "shutil.rmtree" and not locks)
-                wait(*((event, *arguments[:1]) if looks else ()), writes=True if writes else None, line=line)
+                wait(*((event, *arguments[:1]) if looks else ()), writes=True if line or removes else None, line=line)
 
     sys.addaudithook(wait_if_external_effect)
     replaced = ReplacedAttributes()
@@ -100,10 +101,11 @@ def _is_code_file(path: Any, mode: Any, flags: int) -> bool:
 
 
 def _line_of_look(frame: FrameType, line: str) -> str:
-    """Return the line at which the program looked for a folder that it makes now, if every rank makes it that finds
-    none; else "", as where the program is ready for a folder that is there (`exist_ok`, `except`)."""
+    """Return the line at which the program looked for a folder that it makes or removes now, if every rank does so that
+    finds the same; else "", as where the program is ready for another rank's deed (`exist_ok`, `except`)."""
     caller = _caller_of_path_function(frame)
-    if not line or _line_of(caller).split(":")[0] != line.split(":")[0] or frame.f_locals.get("exist_ok"):
+    is_ready = any(map(frame.f_locals.get, ("exist_ok", "ignore_errors", "onerror", "onexc")))
+    if _line_of(caller).split(":")[0] != line.split(":")[0] or is_ready:
         return ""
     lines = linecache.getlines(caller.f_code.co_filename)[int(line.split(":")[1]) - 1 : caller.f_lineno]
     return line if _BARE_IF.fullmatch("".join(lines)) and not may_catch_errors(caller) else ""

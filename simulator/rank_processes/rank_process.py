@@ -251,7 +251,7 @@ class _RankProcess:
     def _await_turn(self, *look: Any, writes: bool | None = None, line: str = "") -> None:
         """Wait for the baton (the right to run) before the rank touches something that it shares with others. `look`:
         the function and the file, if it looks at one; `writes`: True if it writes the file anew or removes it, False if
-        it reads it; `line`: that of the look, or of the look for the folder that it makes."""
+        it reads it; `line`: that of the look, or of the look for the folder that it makes or removes."""
         if self._own_channel.is_in_use or not self._host.is_rank_thread():
             return
         if not self._kernel.await_turn():
@@ -262,14 +262,17 @@ class _RankProcess:
                     self._polled_at == self._host.ranks[0].calls_issued
                 )  # this file, or a mark of another rank's
                 if writes or (stat(file).st_mtime > self._began and not is_polled):  # else it was there before the run
-                    self._host.send_request(Noticed(NoticedKind.FILE, (), (self._outside(file), writes, line)))
+                    for each in {line: 0, "": 0} if look[0] == "shutil.rmtree" else (line,):
+                        self._host.send_request(Noticed(NoticedKind.FILE, (), (self._outside(file), writes, each)))
         elif look and isinstance(look[1], (str, os.PathLike)):
-            if not _is_there(look[1]):
-                self._missing.add(look[1])
-            elif look[1] in self._missing:
+            is_there, was_missing = _is_there(look[1]), look[1] in self._missing
+            folder = look[1] if is_there else os.path.dirname(os.path.abspath(look[1]))  # it may have been removed
+            if is_there and was_missing:
                 self._polled_at = self._host.ranks[0].calls_issued
-            elif line and is_folder(look[1], self._began):
+            elif line and not was_missing and is_folder(folder, self._began):
                 self._host.send_request(Noticed(NoticedKind.FILE, (), (self._outside(look[1]), False, line)))
+            if not is_there:
+                self._missing.add(look[1])
         if look:
             self._backend.outside.note_look(*look)
 

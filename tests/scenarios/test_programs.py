@@ -444,6 +444,22 @@ def test_files_that_ranks_share_without_a_barrier_are_noted(folder):
         "import os; os.makedirs('made', exist_ok=True)\ntorch.save(1, f'made/{rank}.pt')",
     ):
         assert notes(f"{twin}\ndist.barrier()\nif rank == 0: shutil.rmtree('made')") == ()
+    made = "import pathlib\nd = pathlib.Path('made')\nd.mkdir(exist_ok=True)\ndist.barrier()"
+    removes = f"{made}\nif d.exists():\n    shutil.rmtree(d)"
+    looks = "where own.py:10 found it, and rank 0 looked there, too, with no collective between"
+    for program in (removes, removes.replace("d.exists()", "pathlib.os.path.isdir('made')")):
+        assert notes(program) == (
+            f"rank 1 removed made {looks}: several may try to remove it, and all but the first raise FileNotFoundError",
+        )
+    for twin in (
+        removes.replace("(d)", "(d, ignore_errors=True)"),
+        removes.replace("if d.", "if rank == 0 and d."),
+        removes.replace("    shutil", "    if rank == 0: shutil"),
+        f"{made}\nif rank == 0:\n    if d.exists(): shutil.rmtree(d)\ndist.barrier()\nassert not d.exists()",
+        f"{made}\nd = pathlib.Path(f'made/{{rank}}')\nd.mkdir()\nif d.exists(): shutil.rmtree(d)",
+        f"{made}\ntry:\n    if d.exists(): shutil.rmtree(d)\nexcept FileNotFoundError: pass",
+    ):
+        assert notes(f"{twin}\ndist.barrier()") == ()
     again = "torch.save(1, f'c{rank}.pt')\ndist.barrier()\ntorch.save(2, 'c1.pt')"
     assert notes(again) == told("c1.pt")
     messages = (
