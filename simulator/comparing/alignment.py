@@ -14,6 +14,8 @@ import numpy as np
 from ddpsim.simulator.comparing.records import Array, Entry, Kind, RecordedStep
 from ddpsim.simulator.model_tensors import region_of
 
+OTHER_START = "starts with other values than on the reference"
+
 
 class Place(NamedTuple):
     """A part of a tensor of the reference."""
@@ -77,6 +79,8 @@ class Alignment:
                 candidates[each.name] = [place] * np.array_equal(place.cut(wholes[each.name]), value)
             else:
                 candidates[each.name] = []
+        shapes = {each.name: np.shape(each.value) if each.part is None else each.part.shape for each in starts}
+        alike = {name for name, whole in wholes.items() if shapes.get(name) == whole.shape}
         certain = {name: found[0] for name, found in candidates.items() if len(found) == 1}
         homes = {_module_of(name): (_module_of(place.name), place.shard) for name, place in certain.items()}
         shards = {place.shard for place in certain.values() if place.shard is not None}
@@ -92,7 +96,7 @@ class Alignment:
             elif found:
                 missing[rank, name] = "may be several parts of the reference"
             elif name in wholes:
-                missing[rank, name] = "starts with other values than on the reference"
+                missing[rank, name] = OTHER_START if name in alike else "is no equal part of that of the reference"
             else:
                 missing[rank, name] = "is not in the reference"
         return missing

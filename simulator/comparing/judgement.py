@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ddpsim.simulator.comparing.alignment import OTHER_START
 from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparer, StepComparison, StepSides
 from ddpsim.simulator.comparing.explanation import OWN, describe_difference, named
 from ddpsim.simulator.comparing.records import COPIES, UNNAMED, Kind, RecordedStep, read_steps
@@ -212,6 +213,8 @@ def _judge_step(
     if again and all(one != other for one, other in again):  # what a model computes from others differs, too
         line = f"the reference is not the same when it runs again: other samples at step {number}"
         return Comparison(Answer.UNKNOWN, line)
+    if others := {key: why for key, why in comparer.alignment.missing.items() if why == OTHER_START}:
+        return Comparison(Answer.UNKNOWN, "; ".join(_missing_lines(others)))  # what differs may follow from it
     if compared.answer is Answer.SAME:
         return Comparison(Answer.SAME, "")
     if compared.answer is Answer.DIFFERENT:

@@ -167,6 +167,13 @@ def test_a_sharded_optimizer():
 
 
 @pytest.mark.tier("ci")
+def test_a_reference_that_starts_otherwise_says_nothing_of_what_differs():
+    found = compare("by_hand", "start of world")
+    line = "not compared on ranks 0-3: 2.weight, which starts with other values than on the reference"
+    assert (found.answer, found.line) == (Answer.UNKNOWN, line)
+
+
+@pytest.mark.tier("ci")
 def test_wrong_elements_are_noted_as_in_a_run():
     found = compare("by_hand", "laid out otherwise")
     assert found.line.startswith("step 0: gradient of 0.weight differs")
