@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.samplers import SamplerSettings
-from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.kernel.requests import LoaderStarted, SamplerStarted, StepDone, WriteNote
 from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
 from ddpsim.simulator.runtime.host import Host
@@ -54,6 +54,7 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
     """
     made: WeakKeyDictionary[Any, tuple[int, Site, int]] = WeakKeyDictionary()
     times: Counter[tuple[int, Site, type]] = Counter()
+    passes: WeakKeyDictionary[Any, Counter[tuple[SamplerSettings, Site]]] = WeakKeyDictionary()
 
     def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -72,8 +73,14 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
             if host.is_rank_thread() and sampler in made:
                 rank, site, number = made[sampler]
                 if rank == host.running_thread.rank and (sampling := _sampler_inputs(sampler)) is not None:
-                    host.send_request(SamplerStarted(sampling, site, number, current_user_site()))
-                    if not torch.is_grad_enabled() and (note := sampling.repeats_note(site)):
+                    host.send_request(SamplerStarted(sampling, site, number, line := current_user_site()))
+                    trains = torch.is_grad_enabled()
+                    (own := passes.setdefault(sampler, Counter()))[sampling, line] += trains
+                    note = "" if trains else sampling.repeats_note(site)
+                    if trains and sampling.shuffle and own[sampling, line] == 2:
+                        what = f"{line} reads the shuffling DistributedSampler of {site} again"
+                        note = f"{NOT_CHECKED}whether epochs may have one order: {what}, with no set_epoch() between"
+                    if note:
                         host.send_request(WriteNote(EventKind.NOTE, note))
             return original(sampler)
 
