@@ -20,7 +20,8 @@ def first_row(step: StepComparison) -> Row:
     """Return the row where the difference of a step begins: a decisive one, or what led to it.
 
     An output counts from which on all outputs of its rank differ, because what comes equal out of a model was right
-    inside. Outputs and losses count only if gradients differ.
+    inside. Outputs and losses count only if gradients differ. If most gradients are multiplied by one number, as by a
+    clip that follows, the difference is that of another one.
     """
     apart = [row for row in step.rows if row.answer is Answer.DIFFERENT]
     decisive = next(row for row in apart if row.kind in TOLD)
@@ -32,7 +33,24 @@ def first_row(step: StepComparison) -> Row:
     before = [
         row for i, row in enumerate(outputs) if row.answer is Answer.DIFFERENT and i > equal.get(row.rank, -1)
     ] + [row for kind in (Kind.LOSS, Kind.UNCLIPPED, Kind.NORM) for row in apart if row.kind is kind]
-    return next(iter([*inputs, *before]), decisive)
+    shared, gradients = _shared_factors(step), [row for row in apart if row.kind is Kind.GRADIENT]
+    others = [row for row in gradients if row.rank in shared and not _is_near(row.factor, shared[row.rank])]
+    return next(iter([*inputs, *before, *others]), decisive)
+
+
+def _shared_factors(step: StepComparison) -> dict[int, float]:
+    """Return, by rank, the number by which most gradients are multiplied that differ, if some are not."""
+    by_rank: dict[int, list[float | None]] = {}
+    for row in step.rows:
+        if row.kind is Kind.GRADIENT and row.answer is not Answer.SAME:
+            by_rank.setdefault(row.rank, []).append(row.factor)
+    found = {}
+    for rank, factors in by_rank.items():
+        counts = [sum(_is_near(other, one) for other in factors) for one in factors]
+        most = factors[counts.index(max(counts))]
+        if most is not None and len(factors) > max(counts) > len(factors) / 2:
+            found[rank] = most
+    return found
 
 
 def describe_difference(
@@ -46,6 +64,9 @@ def describe_difference(
     rows = [each for each in step.rows if each.kind is row.kind and each.answer is Answer.DIFFERENT]
     same = [each for each in rows if each.name == row.name]
     factor = row.factor if all(_is_near(each.factor, row.factor) for each in same) else None
+    shared = _shared_factors(step).get(row.rank) if row.kind is Kind.GRADIENT else None
+    if shared is not None and factor is not None:
+        factor /= shared
     what, ranks = named(row.kind, row.name), sorted({each.rank for each in same})
     if row.kind is Kind.LOSS:
         what = "the mean of the ranks' losses"
@@ -60,6 +81,7 @@ def describe_difference(
     by = f"is x {_factor_text(factor, size, row.tolerance)}" if factor else "is zero"
     by = f"differs by {100 * row.difference:.3g} %" if factor is None or row.kind is Kind.METRIC else by
     by = "is not that of the reference" if row.kind is Kind.INPUT else by
+    by += f", where others on rank {row.rank} are x {shared:.5g}" if shared is not None else ""
     cause, advice = _cause(row, step, factor, sides, alignment, calls)
     names: dict[Kind, dict[str, None]] = {}
     for each in step.rows:

@@ -294,6 +294,31 @@ def test_on_the_console(tmp_path, monkeypatch, capsys):
     assert found["first"]["factor"] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("bug", ["", "halved", "not reduced"])
+def test_of_gradients_that_a_clip_by_hand_scales_the_odd_one_is_first(bug):
+    def program(rank):
+        model = trainings.network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for inputs, labels in trainings.loader():
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            for name, each in model.named_parameters():
+                odd = bug if name == "2.bias" else ""
+                if odd != "not reduced":
+                    torch.distributed.all_reduce(each.grad)
+                    each.grad /= torch.distributed.get_world_size() ** (2 if odd else 1)
+            norm = torch.stack([each.grad.norm() for each in model.parameters()]).norm()
+            for each in model.parameters():
+                each.grad *= 0.01 / norm
+            optimizer.step()
+
+    found = ddpsim.compare(program, 2)
+    assert found.is_same is (bug == "")
+    if bug:
+        assert found.line.startswith("step 0: gradient of 2.bias ")
+        assert ("is x 1/2, where others on rank 0 are x 1." in found.line) is (bug == "halved")
+
+
 @pytest.mark.parametrize("is_late", [True, False])
 @pytest.mark.parametrize("is_reduced", [True, False])
 def test_parameters_that_the_program_steps_by_hand_are_compared(is_reduced, is_late):
