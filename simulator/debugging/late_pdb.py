@@ -29,6 +29,7 @@ class PdbReplacement:
         """Restore `pdb.Pdb`. May be called twice."""
         if self._watch is not None:
             self._watch.uninstall()
+            self._watch = None  # each refers to the other: an execution goes at once
         if self._replaced:
             self._replaced.restore_attributes()
             _clear_pytest_debugger_cache()
