@@ -113,9 +113,9 @@ def test_what_the_program_raises_after_its_ranks_blames_no_rank(write):
 
 
 def test_what_the_program_raises_while_it_starts_a_rank_blames_no_rank(write):
-    write("import multiprocessing\n" + SPAWN.replace("args=(3,)", "args=(3, multiprocessing.Queue())"))
+    write("import threading\n" + SPAWN.replace("args=(3,)", "args=(3, threading.Lock())"))
     line = SPAWN[: SPAWN.index("mp.spawn")].count("\n") + 2
-    told = f"the program could not start its ranks at train.py:{line}: RuntimeError: A SemLock created in a fork"
+    told = f"the program could not start its ranks at train.py:{line}: TypeError: cannot pickle"
     with pytest.raises(UsageError, match=told):
         simulate_program(["train.py"], 3)
 
