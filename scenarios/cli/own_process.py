@@ -30,11 +30,19 @@ def begin_process() -> int | None:
         return _own_hash_seed()
     from ddpsim.simulator.choices import HASH_SEEDS
 
-    if not sys.flags.ignore_environment and sys.gettrace() is None:
+    if not sys.flags.ignore_environment and not _is_watched():
         with suppress(OSError):
+            sys.stdout.flush()
             environment = {**os.environ, _SEED: str(HASH_SEEDS[0]), _BEFORE: before}
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     return None
+
+
+def _is_watched() -> bool:
+    """True under a tracer, a profiler or a debugger, which has to see the whole process to its end."""
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    tools = [monitoring.get_tool(number) for number in range(6)] if monitoring else []
+    return sys.gettrace() is not None or sys.getprofile() is not None or any(tools)
 
 
 def _own_hash_seed() -> int | None:
@@ -59,7 +67,8 @@ def process_start() -> float | None:
 def exit_at_once(status: int) -> None:
     """End this process as Python does, but without taking torch apart, if it has run a program in other processes."""
     servers = sys.modules.get("ddpsim.simulator.launching.servers")
-    if servers is not None and servers.STANDING.was_prepared and threading.active_count() == 1:
+    is_done = servers is not None and servers.STANDING.was_prepared and threading.active_count() == 1
+    if is_done and not _is_watched() and sys.stdout is not None and sys.stderr is not None:
         atexit._run_exitfuncs()
         with suppress(OSError, ValueError):
             sys.stdout.flush()

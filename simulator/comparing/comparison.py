@@ -263,6 +263,8 @@ class StepComparer:
             whole, moved = (whole_tensor(steps, kind, name) for steps in sides[1:])
             for rank, step in enumerate(sides.ranks):
                 value, place = step.array(kind, name), self.alignment.places.get((rank, name))
+                if kind is Kind.BUFFER and place is None and whole is not None and moved is not None:
+                    value = _sum_if_near([each.array(kind, name) for each in sides.ranks], whole, moved, value)
                 if value is None or whole is None or moved is None or (place is not None and place.name != name):
                     continue
                 one = whole if place is None else place.cut(whole)
@@ -272,13 +274,15 @@ class StepComparer:
 
     def _metrics(self, sides: StepSides) -> Iterator[Row]:
         """Yield the numbers that are reduced in evaluations: their sum, mean, or each has to be that of one rank."""
+        if len(sides.reference) != 1:
+            return
         seen = [
             {row for step in steps for each in step.of_kind(Kind.SEEN) for row in each.value.rows}
             for steps in sides[:2]
         ]
         ranks = [step.of_kind(Kind.METRIC) for step in sides.ranks]
         reference, twin = (steps[0].of_kind(Kind.METRIC) for steps in sides[1:])
-        if seen[0] != seen[1] or {len(each) for each in (*ranks, twin)} != {len(reference)}:
+        if not seen[0] or seen[0] != seen[1] or {len(each) for each in (*ranks, twin)} != {len(reference)}:
             return
         for one, moved, *own in zip(reference, twin, *ranks, strict=True):
             values = [each.value for each in own]
@@ -335,6 +339,14 @@ def constant_factor(value: Array, one: Array, tolerance: float) -> float | None:
     factor = fitted_factor(value, one)
     is_apart = abs(factor - 1) * square**0.5 > 2 * tolerance
     return factor if is_apart and _size(value - factor * one) <= abs(factor) * tolerance else None
+
+
+def _sum_if_near(values: Sequence[Array | None], one: Array, moved: Array, own: Array | None) -> Array | None:
+    """Return the sum of the ranks' values if it is that of one rank, as of what each counts in its part; else `own`."""
+    known = [each for each in values if each is not None and each.shape == one.shape]
+    total = np.sum(known, axis=0) if len(known) == len(values) else one + np.inf
+    near = _size(total - one) <= max(8 * _size(one - moved), 1e-5 * _size(one))
+    return total if near and _size(one) else own
 
 
 def _size(values: Array) -> float:

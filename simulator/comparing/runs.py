@@ -5,7 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,7 +80,12 @@ def compare_runs(
 
 def _times_of_files() -> dict[str, int]:
     """Return when each file and folder in the current folder was last written."""
-    return {each.name: each.stat(follow_symlinks=False).st_mtime_ns for each in os.scandir()}
+    found = {}
+    for each in os.scandir():
+        with suppress(FileNotFoundError):  # it may be removed meanwhile
+            found[each.name] = each.stat(follow_symlinks=False).st_mtime_ns
+    found.pop("__pycache__", None)
+    return found
 
 
 def _calls_by_step(trace: Trace) -> dict[int, list[str]]:

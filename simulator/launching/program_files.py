@@ -59,12 +59,15 @@ def _imported_paths(tree: ast.AST, file: str, root: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for each in node.names:
-                yield os.path.join(root, *each.name.split("."))
+                parts = each.name.split(".")
+                yield from (os.path.join(root, *parts[:end]) for end in range(1, len(parts) + 1))
         elif isinstance(node, ast.ImportFrom):
             folder = file if node.level else root
             for _ in range(node.level):
                 folder = os.path.dirname(folder)
-            base = os.path.join(folder, *(node.module or "").split("."))
+            parts = (node.module or "").split(".")
+            yield from (os.path.join(folder, *parts[:end]) for end in range(1, len(parts)))  # these run, too
+            base = os.path.join(folder, *parts)
             yield base
             for each in node.names:
                 yield os.path.join(base, each.name)
@@ -113,6 +116,8 @@ def _may_tell_hash_seed(tree: ast.AST) -> bool:
     in_order = {each.func for each in loops if isinstance(each, ast.Call)}  # as of `keys()`, of which no set is made
     for node in nodes:
         names = [each.name for each in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names = [part for each in names for part in each.split(".")]
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
         is_view = isinstance(node, ast.Attribute) and name in ("keys", "items") and node not in in_order
         if is_view or isinstance(node, (ast.Set, ast.SetComp)) or not _TELLS.isdisjoint([name, *names]):

@@ -418,3 +418,35 @@ def test_parameters_that_a_rank_does_not_step_are_said():
     first, both = compare("owned", steps=1), compare("owned")
     assert (first.answer, first.line) == (Answer.UNKNOWN, line)
     assert (both.is_same, both.notes) == (True, (line,))
+
+
+def test_a_buffer_that_each_rank_adds_to_is_the_same_if_the_ranks_together_have_that_of_one():
+    def program(rank, scale=1.0):
+        model = trainings.network()
+        model.register_buffer("seen", torch.zeros(1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for inputs, labels in trainings.loader():
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            model.seen += scale * len(inputs) if rank else len(inputs)
+            trainings.reduce_gradients(model)
+            optimizer.step()
+
+    assert ddpsim.compare(program, 2).is_same
+    found = ddpsim.compare(program, 2, args=(1.5,))
+    assert found.line.startswith("step 0: buffer of seen")
+
+
+def test_metrics_are_not_held_against_a_reference_of_several_ranks():
+    def program(rank):
+        model = trainings.network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        inputs, labels = trainings.samples(32)
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        with torch.no_grad():
+            model.eval()
+            right = (model(inputs).argmax(1) == labels)[rank :: torch.distributed.get_world_size()].sum().float()
+        torch.distributed.all_reduce(right)
+
+    assert ddpsim.compare(program, 4, against=2).is_same

@@ -106,11 +106,17 @@ def test_a_set_in_its_own_order_is_found_and_replayed(program):
         ("import transformers", True),
         ("import sets", True),
         ("import not python", True),
+        ("from runpy import run_path; run_path('real.py')", True),
+        ("from package.part import nothing", True),  # its package's file runs, too
+        ("import package.part", True),
     ],
 )
 def test_only_a_program_that_can_tell_its_hash_seed_needs_two_servers(tmp_path, source, tells):
     (tmp_path / "helper.py").write_text("import os")
     (tmp_path / "sets.py").write_text("import helper; either = set('ab')")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("either = {'a', 'b'}")
+    (tmp_path / "package" / "part.py").write_text("nothing = None")
     (tmp_path / "train.py").write_text(source)
     keys = server_keys(Script((str(tmp_path / "train.py"),)), (28, 80), ())
     assert [key.hash_seed for key in keys] == ([28, 80] if tells else [28])
