@@ -114,7 +114,7 @@ def test_a_set_in_its_own_order_is_found_and_replayed(program):
 def test_only_a_program_that_can_tell_its_hash_seed_needs_two_servers(tmp_path, source, tells):
     (tmp_path / "helper.py").write_text("import os")
     (tmp_path / "sets.py").write_text("import helper; either = set('ab')")
-    (tmp_path / "package").mkdir()
+    (tmp_path / "package").mkdir(exist_ok=True)
     (tmp_path / "package" / "__init__.py").write_text("either = {'a', 'b'}")
     (tmp_path / "package" / "part.py").write_text("nothing = None")
     (tmp_path / "train.py").write_text(source)
