@@ -68,8 +68,6 @@ def server_keys(program: Script, hash_seeds: Sequence[int], preload: Sequence[st
 
 
 _THREADS = "OMP_NUM_THREADS"
-_OF_COMMANDS = frozenset({"click", "rich", "shellingham", "typer"})
-"""The packages that only the command line imports."""
 
 _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 """Options of Popen that put servers into another process group, so that Ctrl-C does not reach the servers."""
@@ -131,12 +129,8 @@ class ServerProcess:
             nothing = os.open(os.devnull, os.O_RDWR)
             for file, number in ((nothing, 0), (nothing, 1), (self._errors, 2)):
                 os.dup2(file, number)
-            for file in map(int, os.listdir("/proc/self/fd")):
-                if file > 2 and file != line:
-                    with suppress(OSError):  # that of the listing
-                        os.close(file)
-            for name in [each for each in sys.modules if each.partition(".")[0] in _OF_COMMANDS]:
-                del sys.modules[name]  # a program may have a file of that name
+            os.closerange(3, line)
+            os.closerange(line + 1, os.sysconf("SC_OPEN_MAX"))
             os.environ.update({_THREADS: "1", **dict(self._key.environment)})
             forked()
             run_server(line, caller)
