@@ -40,7 +40,7 @@ def describe_other_line(printed: str, reference: str, twin: str) -> str:
             continue
         for line, other, again in zip(lines, *pairs, strict=True):
             if _differ(line, other) and not _differ(other, again):
-                said = f'printed is "{line.strip()}", and by the reference "{other.strip()}"'
+                said = f'printed "{line.strip()}", where the reference printed "{other.strip()}"'
                 return f"{said}; a rank may print its own part"
     return ""
 

@@ -165,7 +165,7 @@ class CallIssuer:
         if spans_others or len({tensor.stride() for tensor in passed if tensor.shape == passed[0].shape}) > 1:
             moved = "the elements that follow its first in memory, not all its own"
             moved = (
-                moved if spans_others else "elements as they lie in memory, which is in another order on its other side"
+                moved if spans_others else "elements in memory order, which differs between its inputs and its outputs"
             )
             what = f"{call.operation} ({call.location}) has a tensor that is not contiguous"
             text = f"{RAW_MEMORY}{what}, and gloo moves {moved}"

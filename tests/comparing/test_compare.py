@@ -247,7 +247,7 @@ PROGRAM = """
     ],
 )
 def test_a_printed_number_that_is_another_one_is_noted(own, reference, twin, told):
-    text = f'printed is "{own.strip()}", and by the reference "{reference.strip()}"; a rank may print its own part'
+    text = f'printed "{own.strip()}", where the reference printed "{reference.strip()}"; a rank may print its own part'
     assert describe_other_line(own, reference, twin) == (text if told else "")
 
 
@@ -264,7 +264,7 @@ def test_a_metric_that_is_a_mean_of_means_is_noted(capsys):
 
     found = ddpsim.compare(program, 2, args=("mean of means",))
     assert found.is_same
-    assert found.notes[-1].startswith('printed is "metric 5.833", and by the reference "metric 6.000"')
+    assert found.notes[-1].startswith('printed "metric 5.833", where the reference printed "metric 6.000"')
     assert not any("printed" in note for note in ddpsim.compare(program, 2).notes)
     assert capsys.readouterr().out == "metric 5.833\nmetric 6.000\n"
 
