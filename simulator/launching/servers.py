@@ -129,10 +129,10 @@ class ServerProcess:
             nothing = os.open(os.devnull, os.O_RDWR)
             for file, number in ((nothing, 0), (nothing, 1), (self._errors, 2)):
                 os.dup2(file, number)
+            forked()  # first: it closes files of other servers
             os.closerange(3, line)
             os.closerange(line + 1, os.sysconf("SC_OPEN_MAX"))
             os.environ.update({_THREADS: "1", **dict(self._key.environment)})
-            forked()
             run_server(line, caller)
         except BaseException as error:
             os.write(2, f"{type(error).__name__}: {error}".encode())
