@@ -85,8 +85,11 @@ def test_what_is_no_job_is_one_line(capsys, tmp_path, monkeypatch, words, messag
 
 
 def test_processes_are_known_by_their_variable():
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={in_rank.FOLDER: "/a b"})
+    program = "print(1, flush=True); input()"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, env={in_rank.FOLDER: "/a b"})
     try:
+        assert process.stdout.readline() == b"1\n"  # a process that has only begun shows no environment yet
         assert process.pid in set(processes_with_variable(in_rank.FOLDER, "/a b"))
         assert process.pid not in set(processes_with_variable(in_rank.FOLDER, "/a"))
     finally:
