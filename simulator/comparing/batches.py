@@ -142,19 +142,36 @@ class BatchRecords:
         return next_index
 
 
-def describe_overlap(folder: Path) -> str:
-    """Return a line on ranks that divide a data set among them, but not so that each sample is read once; else ""."""
+def describe_overlap(folder: Path) -> tuple[str, str, str] | None:
+    """Return a line on ranks that divide a data set among them, but not so that each sample is read once, the cause and
+    what to do; else None."""
     passes: dict[tuple[str, int, int, int], dict[tuple[int, ...], None]] = {}
     for file in folder.glob("*.indices"):
         for key, numbers in read_entries(file):
             passes.setdefault(key, {})[numbers] = None
     for (path, line, _, size), ranks in passes.items():
-        read, distinct = sum(map(len, ranks)), len(set().union(*ranks))
+        place = f"in a pass over the data loader of {Path(path).name}:{line}"
+        reads = Counter(number for own in ranks for number in set(own))
+        several = sum(times > 1 for times in reads.values())
+        if any(_continues(own, other) for own in ranks for other in ranks if own is not other):
+            text = f"{several} of the {len(reads)} samples that are read are read by several ranks, {place}"
+            return text, "ranks take parts of one order that overlap", "give each rank a part of its own"
+        read = sum(map(len, ranks))
         is_divided = len(ranks) > 1 and 0.75 * size < read < size + len(ranks)
-        if is_divided and read - distinct >= len(ranks) and all(len(set(own)) == len(own) for own in ranks):
-            text = f"{read - distinct} of the {size} samples are read by several ranks, and {size - distinct} by none"
-            return f"{text}, in a pass over the data loader of {Path(path).name}:{line}"
-    return ""
+        if is_divided and read - len(reads) >= len(ranks) and all(len(set(own)) == len(own) for own in ranks):
+            text = (
+                f"{several} of the {size} samples are read by several ranks, and {size - len(reads)} by none, {place}"
+            )
+            return text, "ranks draw from the data set in different orders", "give all samplers the same seed"
+    return None
+
+
+def _continues(own: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return True if one order begins in the middle of another one, and is that one until it ends."""
+    for start in (number for number, each in enumerate(own[:-3]) if number and each == other[0]):
+        if own[start:] == other[: len(own) - start] and len(set(own[start:])) > 3:
+            return True
+    return False
 
 
 class _BatchPickler(pickle.Pickler):

@@ -79,8 +79,8 @@ class StepComparison(NamedTuple):
     rows: Sequence[Row]
     """In order of time, and of ranks."""
     has_same_samples: bool
-    has_equal_ranks: bool
-    """True if each of several ranks gets the samples of all."""
+    groups: Sequence[Sequence[int]]
+    """The ranks that get samples, those with the same ones together."""
     draws: str
     """The line before which random numbers were drawn in training; "" if there were none."""
 
@@ -92,6 +92,11 @@ class StepComparison(NamedTuple):
             is_known = self.has_same_samples and not self.draws and not self.has_other_rate
             return Answer.DIFFERENT if is_known else Answer.UNKNOWN
         return Answer.UNKNOWN if Answer.UNKNOWN in answers or not answers else Answer.SAME
+
+    @property
+    def has_equal_ranks(self) -> bool:
+        """True if each of several ranks gets the samples of all."""
+        return len(self.groups) == 1 and len(self.groups[0]) > 1
 
     def is_all_same(self, kind: Kind) -> bool:
         """Return True if there are tensors of a kind, and all are the same."""
@@ -137,8 +142,9 @@ class StepComparer:
         }  # the others get the outputs of a stage before them
         whole = [_samples_of(step, computed) for step in sides.reference]
         forms = {each.form for own in whole for _, each in own}
-        given = [_samples_of(step, computed) for rank, step in enumerate(sides.ranks) if rank in holders]
-        given = [own for own in given if not own or {each.form for _, each in own} & forms]
+        of_ranks = {rank: _samples_of(step, computed) for rank, step in enumerate(sides.ranks) if rank in holders}
+        of_ranks = {rank: own for rank, own in of_ranks.items() if not own or {each.form for _, each in own} & forms}
+        given = list(of_ranks.values())
         samples, expected = ([_rows_of(own) for own in side] for side in (given, whole))
         has_same_samples = any(samples) and set().union(*samples) == set().union(*expected)
         rows: list[Row] = []
@@ -159,8 +165,10 @@ class StepComparer:
         rows += self._rows(Kind.EVALUATED, self._by_name(sides, Kind.EVALUATED))
         rows += [*self._metrics(sides), *self._rows(Kind.WRITTEN, self._of_parameters(sides, Kind.WRITTEN))]
         draws = next((each.name for each in entries if each.kind is Kind.RANDOM), "")
-        has_equal_ranks = len(samples) > 1 and any(samples) and all(each == samples[0] for each in samples)
-        return StepComparison(rows, has_same_samples, has_equal_ranks, draws)
+        groups: dict[frozenset[tuple[str, bytes]], list[int]] = {}
+        for rank, own in zip(of_ranks, samples, strict=True):
+            groups.setdefault(frozenset(own), []).append(rank)
+        return StepComparison(rows, has_same_samples, list(groups.values()) if all(groups) else (), draws)
 
     # --- parts of a step ----------------------------------------------------------------------------------------------
 
@@ -175,18 +183,25 @@ class StepComparer:
                 continue
             times = Counter(samples)  # rows that are alike, as equal tokens, may have outputs that are not
             rows_of = {sample: row for row, sample in enumerate(samples) if times[sample] == 1}
+            own_forwards = [forwards[number] if number < len(forwards) else ([], {}) for forwards in ranks]
+            parts = [_part_of_samples(values, outputs) for _, values in own_forwards]
             for key, whole in outputs.items():
-                for rank, forwards in enumerate(ranks):
-                    own, values = forwards[number] if number < len(forwards) else ([], {})
+                for rank, (own, values) in enumerate(own_forwards):
                     value, moved = values.get(key), twin[number][1].get(key) if number < len(twin) else None
+                    if value is None or moved is None or value.ndim == 0 or moved.shape != whole.shape:
+                        continue
+                    if times.keys().isdisjoint(own):  # as in context parallelism
+                        part = parts[rank]
+                        one = None if part is None else _part_along(value, whole, *part)
+                        if one is not None:
+                            yield _Pair(key[0], rank, value, one, _size(whole - moved))
+                        continue
                     kept = [row for row, each in enumerate(own) if each in rows_of]
-                    if value is None or moved is None or not kept or not times.keys() >= set(own):
+                    if not kept or not times.keys() >= set(own):
                         continue
-                    if value.ndim == 0 or len(value) != len(own) or len(whole) != len(samples):
-                        continue
-                    if value.shape[1:] == whole.shape[1:] and moved.shape == whole.shape:
-                        noise = _size(whole - moved)
-                        yield _Pair(key[0], rank, value[kept], whole[[rows_of[own[row]] for row in kept]], noise)
+                    if len(value) == len(own) and len(whole) == len(samples) and value.shape[1:] == whole.shape[1:]:
+                        one = whole[[rows_of[own[row]] for row in kept]]
+                        yield _Pair(key[0], rank, value[kept], one, _size(whole - moved))
 
     def _losses(self, sides: StepSides) -> Iterator[Row]:
         """Yield the losses: the mean over ranks, or their sum, has to be the loss of one rank."""
@@ -194,10 +209,11 @@ class StepComparer:
         ranks = [[each.value for each in step.of_kind(Kind.LOSS)] for step in sides.ranks]
         if len(sides.reference) != 1 or len(reference) != len(twin) or {len(each) for each in ranks} != {len(twin)}:
             return
-        for one, moved, values in zip(reference, twin, zip(*ranks, strict=True), strict=True):
+        sites = [each.name for each in sides.reference[0].of_kind(Kind.LOSS)]
+        for site, one, moved, values in zip(sites, reference, twin, zip(*ranks, strict=True), strict=True):
             means = [np.mean(values), np.sum(values)]
             near = min(means, key=lambda value: abs(value - one))
-            (row,) = self._rows(Kind.LOSS, [_Pair("loss", 0, np.array(near), np.array(one), abs(one - moved))])
+            (row,) = self._rows(Kind.LOSS, [_Pair(site, 0, np.array(near), np.array(one), abs(one - moved))])
             is_same = row.answer is Answer.SAME or not one
             yield row if is_same else row._replace(factor=float(means[0] / one))
 
@@ -214,7 +230,8 @@ class StepComparer:
         gradients = kind is Kind.GRADIENT
         if gradients and not any(step.of_kind(kind) for steps in sides[:2] for step in steps):
             return
-        for name in self._names():
+        in_order = [each.name for step in sides.reference for each in step.of_kind(kind)]
+        for name in sorted(self._names(), key=lambda name: in_order.index(name) if name in in_order else 0):
             whole, moved = (whole_tensor(steps, kind, name) for steps in sides[1:])
             if whole is None and gradients:  # no gradient is a gradient of zeros
                 shaped = whole_tensor(sides.reference, Kind.PARAMETER, name)
@@ -381,6 +398,28 @@ def _different_inputs(ranks: Sequence[Samples], reference: Sequence[Samples]) ->
         if times * size != number or (hashed - times * one) % 2**64:
             apart.append(i)
     return apart
+
+
+def _part_along(value: Array, whole: Array, number: int, count: int) -> Array | None:
+    """Return this one of `count` parts of a tensor, along the dimension in which it is larger than another one."""
+    larger = [i for i in range(whole.ndim) if whole.ndim == value.ndim and whole.shape[i] != value.shape[i]]
+    if len(larger) != 1 or whole.shape[larger[0]] != count * value.shape[larger[0]]:
+        return None
+    return np.split(whole, count, larger[0])[number]
+
+
+def _part_of_samples(
+    values: Mapping[tuple[str, int], Array], outputs: Mapping[tuple[str, int], Array]
+) -> tuple[int, int] | None:
+    """Return which part of each sample a rank has, as a number and a count, where outputs say it."""
+    for key in (key for key in outputs if key in values):
+        value, whole = values[key], outputs[key]
+        count = whole.size // max(value.size, 1)
+        parts = [(number, _part_along(value, whole, number, count)) for number in range(count)]
+        near = [number for number, one in parts if one is not None and _size(value - one) < 0.1 * _size(one)]
+        if len(near) == 1:
+            return near[0], count
+    return None
 
 
 _Forward = tuple[Sequence[bytes], Mapping[tuple[str, int], Array]]

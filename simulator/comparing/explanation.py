@@ -1,7 +1,7 @@
 """Words for the first tensor that differs: which one, on which ranks, by which factor, and what that says of the
 reductions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,11 @@ def _shared_factors(step: StepComparison) -> dict[int, float]:
 
 
 def describe_difference(
-    step: StepComparison, sides: StepSides, alignment: Alignment, calls: Sequence[str]
+    step: StepComparison, sides: StepSides, alignment: Alignment, calls: Sequence[str], losses: Collection[str] = ()
 ) -> tuple[Row, str, dict[str, str]]:
     """Return the first row of a step that differs, its line, and what there is to say of it by label.
 
-    `calls` are those that the program made in the step.
+    `calls` are those that the program made in the step, and `losses` the names of losses that were the same before.
     """
     row, size = first_row(step), len(sides.ranks)
     rows = [each for each in step.rows if each.kind is row.kind and each.answer is Answer.DIFFERENT]
@@ -81,8 +81,9 @@ def describe_difference(
     by = f"is x {_factor_text(factor, size, row.tolerance)}" if factor else "is zero"
     by = f"differs by {100 * row.difference:.3g} %" if factor is None or row.kind is Kind.METRIC else by
     by = "is not that of the reference" if row.kind is Kind.INPUT else by
+    by = "is not zero, as on the reference" if row.tolerance > 1 and factor is None else by
     by += f", where others on rank {row.rank} are x {shared:.5g}" if shared is not None else ""
-    cause, advice = _cause(row, step, factor, sides, alignment, calls)
+    cause, advice = _cause(row, step, factor, sides, alignment, calls, losses)
     names: dict[Kind, dict[str, None]] = {}
     for each in step.rows:
         if each.answer is Answer.DIFFERENT and (each.kind, each.name) != (row.kind, row.name):
@@ -104,6 +105,7 @@ def _cause(
     sides: StepSides,
     alignment: Alignment,
     calls: Sequence[str],
+    losses: Collection[str],
 ) -> tuple[str, str]:
     """Return what is known of the cause, and what to do; "" for what is not known."""
     size, near = len(sides.ranks), max(_CLOSE, row.tolerance)
@@ -131,9 +133,7 @@ def _cause(
             return "the outputs are the same, but the loss is scaled by the number of ranks, and so all gradients", ""
         return "", ""
     if row.kind is Kind.LOSS:
-        what = "the outputs are the same, and " if step.is_all_same(Kind.OUTPUT) else ""
-        what += "the ranks' losses do not add up to that of all samples"
-        return f"{what}, as where each divides by its own count, or compares its own samples only", ""
+        return _cause_of_loss(row, step, sides, losses), ""
     if row.kind is Kind.NORM:
         if not step.is_all_same(Kind.UNCLIPPED):
             return "", ""
@@ -144,7 +144,8 @@ def _cause(
     if own := _own_gradients(row, sides, alignment):
         return own
     if factor is None:
-        return _cause_of_factors_by_rank(rows) or _mixed_parts(row, sides, alignment), ""
+        of_parts = _cause_of_factors_by_rank(rows) or _mixed_parts(row, sides, alignment)
+        return of_parts or _gradients_before(row, step), ""
     if factor and any(each.startswith(("all_reduce", "reduce")) for each in calls):
         if _is_near(factor, size, near * size):
             return f"as if it were not divided by {size}, the number of ranks", "average instead of adding"
@@ -157,7 +158,32 @@ def _cause(
         if 1 < parts <= size * size and _is_near(float(parts) ** -0.5, factor):
             what += f", as by a norm whose square counts each part {parts} times"
         return what, ""
-    return "", ""
+    return _gradients_before(row, step), ""
+
+
+def _gradients_before(row: Row, step: StepComparison) -> str:
+    """Return what is known of the gradients that backward gives before this one; "" if there are none."""
+    rows = step.rows[: step.rows.index(row)]
+    before = [each for each in rows if each.kind is row.kind and each.name != row.name]
+    names = list(dict.fromkeys(each.name for each in reversed(before)))
+    is_same = bool(names) and all(each.answer is Answer.SAME for each in before)
+    return f"the gradients that backward gives before it are the same: {join_names(names, 3)}" if is_same else ""
+
+
+def _cause_of_loss(row: Row, step: StepComparison, sides: StepSides, losses: Collection[str]) -> str:
+    has_same_outputs = step.is_all_same(Kind.OUTPUT)
+    what = "the outputs are the same, and " if has_same_outputs else ""
+    if step.has_equal_ranks:
+        return f"{what}each rank gets all samples, but has not the loss of one rank"
+    what += "the ranks' losses do not add up to that of all samples"
+    counts = {sum(len(each.value.rows) for each in own.of_kind(Kind.SAMPLES) if each.value) for own in sides.ranks}
+    if row.name in losses and len(counts) == 1:
+        return f"{what}, which they do in steps before: as of a value that each rank keeps between steps for itself"
+    return (
+        f"{what}, as where each divides by its own count, or compares its own samples only"
+        if has_same_outputs
+        else what
+    )
 
 
 def _cause_of_factors_by_rank(rows: Sequence[Row]) -> str:

@@ -1,6 +1,6 @@
 """Whether two recorded trainings are the same, and the first tensor in which they are not: a value with its text."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -116,7 +116,9 @@ def judge_records(
             break
         notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
         compared = comparer.compare_step(sides)
-        notes |= {f"each of {sizes[0]} ranks gets the same samples": None} if compared.has_equal_ranks else {}
+        shared = " and ".join(rank_list(group) for group in compared.groups if len(group) > 1)
+        same = f"each of {sizes[0]} ranks gets" if compared.has_equal_ranks else f"{shared} get"
+        notes |= {f"{same} the same samples": None} if shared else {}
         if found.answer is Answer.DIFFERENT:  # the step before, in which each rank had its own gradients
             if compared.is_all_same(Kind.OUTPUT):
                 line = (
@@ -124,7 +126,8 @@ def judge_records(
                 )
                 found = replace(found, answer=Answer.UNKNOWN, line=line, lines=())
             return found
-        found = _judge_step(number, compared, sides, comparer, calls.get(number, ()))
+        losses = {row.name for step in history for row in step if row.kind is Kind.LOSS}
+        found = _judge_step(number, compared, sides, comparer, calls.get(number, ()), losses)
         history.append(_worst_rows(compared.rows))
         found = replace(found, notes=tuple(notes), step=number, rows=compared.rows, history=history)
         if found.answer is Answer.DIFFERENT and has_hook and found.first and not found.first.factor:
@@ -190,23 +193,31 @@ def _other_start(comparer: StepComparer, sides: StepSides) -> str:
     for rank, name in comparer.alignment.missing:
         if shapes[rank] != shapes[0]:
             continue  # another model
-        steps, kinds = (sides.ranks[rank], sides.ranks[0]), (Kind.START, Kind.GRADIENT)
-        values = [value for step in steps for kind in kinds if (value := step.array(kind, name)) is not None]
+        own, first = (
+            {each.name: each.value for each in sides.ranks[number].of_kind(Kind.GRADIENT)} for number in (rank, 0)
+        )
         places = comparer.alignment.places
-        is_replica = (0, name) in places and (rank, name) not in places
-        is_replica = is_replica and len(values) == 4 and values[0].shape == values[2].shape
-        if is_replica and values[1].any() and np.array_equal(values[1], values[3]):
-            return f"{name} starts on rank {rank} with other values than on rank 0, and one gradient moves both"
+        equal = [key for key in own if key in first and np.array_equal(own[key], first[key])]
+        moving = [key for key in equal if own[key].any()]
+        is_replica = (0, name) in places and (rank, name) not in places and name in equal
+        if is_replica and (name in moving or (moving and equal == list(own))):
+            return f"{name} starts on rank {rank} with other values than on rank 0, and their gradients are the same"
     return ""
 
 
 def _judge_step(
-    number: int, compared: StepComparison, sides: StepSides, comparer: StepComparer, calls: Sequence[str]
+    number: int,
+    compared: StepComparison,
+    sides: StepSides,
+    comparer: StepComparer,
+    calls: Sequence[str],
+    losses: Collection[str],
 ) -> Comparison:
-    """Return the answer for one step."""
+    """Return the answer for one step; `losses` are those of the steps before, which are the same."""
     samples = [[[each.value for each in step.of_kind(Kind.SAMPLES)] for step in steps] for steps in sides]
     if other := _other_start(comparer, sides):
-        return Comparison(Answer.DIFFERENT, f"step {number}: {other}")
+        advice = LabelledLine("do", "send it from one rank to the others before the first step")
+        return Comparison(Answer.DIFFERENT, f"step {number}: {other}", lines=(advice,))
     again = [
         (one, other) for own, moved in zip(*samples[1:], strict=True) for one, other in zip(own, moved, strict=False)
     ]
@@ -218,7 +229,7 @@ def _judge_step(
     if compared.answer is Answer.SAME:
         return Comparison(Answer.SAME, "")
     if compared.answer is Answer.DIFFERENT:
-        row, line, texts = describe_difference(compared, sides, comparer.alignment, calls)
+        row, line, texts = describe_difference(compared, sides, comparer.alignment, calls, losses)
         lines = tuple(LabelledLine(label, text) for label, text in texts.items() if text)
         return Comparison(Answer.DIFFERENT, f"step {number}: {line}", lines=lines, first=row)
     vague = [row for row in compared.rows if row.kind in TOLD and row.answer is not Answer.SAME]

@@ -18,6 +18,7 @@ from torch import Tensor, distributed
 from torch.nn import Module, SyncBatchNorm, functional, utils
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator.comparing.batches import BatchRecords
@@ -79,10 +80,23 @@ class _RankTraining:
         """How many steps had been made when the parameters were recorded that no optimizer steps."""
         self.sums: dict[int, tuple[float, float]] = {}
         """By the id of a parameter, sums of its elements at the start."""
+        self.order: dict[str, int] = {}
+        """By the name of a parameter, numbers that are in the order in which backward gives gradients."""
+        self.events = 0
         self.by_hand: set[int] = set()
         """The ids of parameters that have changed, and that no optimizer steps."""
         self.random_before: Tensor | None = None
         """The state of the random generator at the latest forward of an evaluation; None in training."""
+
+    def note_order(self, name: str, sign: int) -> None:
+        """Note that a parameter has its gradient (sign 1), or that its module has run (-1), the last one first."""
+        self.events += 1
+        self.order[name] = sign * self.events
+
+    def place_in_backward(self, name: str) -> tuple[int, bool]:
+        """Return a key by which parameters are sorted in the order of backward; a bias goes behind its weight."""
+        weight = f"{name.removesuffix('bias')}weight"
+        return self.order.get(weight if name.endswith("bias") else name, self.order.get(name, 0)), name.endswith("bias")
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the parameters of the models that have run, without those of lazy modules that have not."""
@@ -164,10 +178,10 @@ class TrainingRecorder:
         if is_plain_norm and module.training and self._recording.freezes_batch_norm:
             module.training = False
             self._note(mine, "BatchNorm without synchronisation uses its running statistics")
+        if mine.written < mine.steps and not isinstance(module, DistributedDataParallel):  # it sends buffers first
+            self._record_written(mine)
         if any(root() is module for root in mine.roots.values()):
             mine.random, mine.given = torch.get_rng_state(), arguments
-            if mine.written < mine.steps:
-                self._record_written(mine)
             if self._recording.moved_by and not any(each.grad_fn for each in _tensors_in(arguments)):
                 return tuple(_moved(each, f"input {i}", self._recording.moved_by) for i, each in enumerate(arguments))
         return None
@@ -180,6 +194,8 @@ class TrainingRecorder:
         known = mine.paths.get(id(module))
         if known is None or known[0]() is not module:
             return
+        for name in module._parameters:  # those of FSDP get their gradients from its hooks, not by backward
+            mine.note_order(f"{known[1]}.{name}", -1)
         tensor = next((each for each in _tensors_in(output) if each.is_floating_point()), None)
         if tensor is not None and tensor.numel() <= _MOST_ELEMENTS:
             mine.writer.write(_tensor_entry(Kind.OUTPUT, known[1], tensor))
@@ -207,6 +223,8 @@ class TrainingRecorder:
 
     def _record_start(self, mine: _RankTraining, kind: Kind, name: str, parameter: Tensor) -> None:
         mine.writer.write(_tensor_entry(kind, name, parameter))
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda _: mine.note_order(name, 1))
         if self._recording.moved_by and id(parameter) not in mine.moved:
             mine.moved.add(id(parameter))
             with torch.no_grad():
@@ -215,15 +233,18 @@ class TrainingRecorder:
         mine.sums[id(parameter)] = _sums(parameter)
 
     def _record_written(self, mine: _RankTraining) -> None:
-        """Record the parameters that change and that no optimizer steps, and check that all copies are in them."""
+        """Record what the program writes after a step: buffers, and the parameters that change and that no optimizer
+        steps. Check that all copies of parameters are in them."""
         mine.written = mine.steps
+        for name, each in mine.named_buffers():
+            mine.writer.write(_tensor_entry(Kind.BUFFER, name, each))
         found: dict[torch.dtype, list[Tensor]] = {}
         for name, each in mine.named_parameters():
             if id(each) in mine.stepped:
                 continue
             if not mine.copies and id(each) not in mine.by_hand and _sums(each) != mine.sums.get(id(each), _sums(each)):
                 mine.by_hand.add(id(each))
-            if mine.copies or id(each) in mine.by_hand:
+            if mine.copies or id(each) in mine.by_hand or (mine.by_hand and each.requires_grad):
                 mine.writer.write(_tensor_entry(Kind.WRITTEN, name, each))
                 found.setdefault(each.dtype, []).append(local_part(each).reshape(-1))
         if mine.by_hand:
@@ -358,7 +379,7 @@ class TrainingRecorder:
 
     def _record_gradients(self, mine: _RankTraining, kind: Kind, parameters: Sequence[Tensor]) -> None:
         names = {id(parameter): name for name, parameter in mine.stepped_parameters()}
-        for each in parameters:
+        for each in sorted(parameters, key=lambda each: mine.place_in_backward(names.get(id(each), ""))):
             if each.grad is not None:
                 if id(each) not in names:
                     name = names[id(each)] = f"copy {len(mine.copies)}"

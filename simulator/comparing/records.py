@@ -66,7 +66,7 @@ class Kind(Enum):
     """A parameter of a model, which the program writes after the step."""
 
 
-_AFTER_STEP = (Kind.EVALUATED, Kind.SEEN, Kind.METRIC, Kind.WRITTEN)
+_AFTER_STEP = (Kind.EVALUATED, Kind.SEEN, Kind.METRIC, Kind.BUFFER, Kind.WRITTEN)
 
 
 class Part(NamedTuple):

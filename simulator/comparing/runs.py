@@ -68,10 +68,10 @@ def compare_runs(
         calls_by_step = _calls_by_step(first.trace)
         found = judge_records(folders, sizes, calls_by_step, written, rounding=sent, has_hook=has_hook)
         overlap = describe_overlap(folders[0])
-    if found.is_same and overlap:
-        causes = {"cause": "ranks draw from the data set in different orders", "do": "give all samplers the same seed"}
-        lines = tuple(LabelledLine(*each) for each in causes.items())
-        found = replace(found, answer=Answer.DIFFERENT, line=overlap, lines=lines)
+    if found.is_same and overlap is not None:
+        line, cause, advice = overlap
+        lines = LabelledLine("cause", cause), LabelledLine("do", advice)
+        found = replace(found, answer=Answer.DIFFERENT, line=line, lines=lines)
     notes = [*found.notes, *(each for each in first.notes if each.startswith(RAW_MEMORY))]
     if found.is_same:
         notes += filter(None, [describe_other_line(*(each.getvalue() for each in printed))])

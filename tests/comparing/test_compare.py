@@ -26,35 +26,35 @@ COUNTS = "as where each divides by its own count"
 BUGS = [
     ("wrapped", "loss times world", "the mean of the ranks' losses is x 4", "the loss is scaled"),
     ("wrapped", "loss times three", "the mean of the ranks' losses is x 3", ""),
-    ("wrapped", "averaged twice", "gradient of 0.weight is x 1/4", AGAIN),
-    ("wrapped", "summed after", "gradient of 0.weight is x 4", SUM),
+    ("wrapped", "averaged twice", "gradient of 2.weight is x 1/4", AGAIN),
+    ("wrapped", "summed after", "gradient of 2.weight is x 4", SUM),
     ("wrapped", "weight decay of rank", "parameter of 0.weight on ranks 1-3", "the gradients of the step are the same"),
-    ("not_synchronised", "no_sync", "gradient of 0.weight differs", OWN),
+    ("not_synchronised", "no_sync", "gradient of 2.weight differs", OWN),
     ("by_hand", "forgotten", "gradient of 2.weight differs", OWN),
-    ("by_hand", "summed", "gradient of 0.weight is x 4", SUM),
-    ("by_hand", "over pairs", "gradient of 0.weight differs", "ranks 0, 1 and ranks 2, 3 have one each, and the mean"),
-    ("by_hand", "divided twice", "gradient of 0.weight is x 1/4", AGAIN),
-    ("by_hand", "of rank 0", "gradient of 0.weight differs", ""),
-    ("by_hand", "not reduced", "gradient of 0.weight differs", OWN),
+    ("by_hand", "summed", "gradient of 2.weight is x 4", SUM),
+    ("by_hand", "over pairs", "gradient of 2.weight differs", "ranks 0, 1 and ranks 2, 3 have one each, and the mean"),
+    ("by_hand", "divided twice", "gradient of 2.weight is x 1/4", AGAIN),
+    ("by_hand", "of rank 0", "gradient of 2.weight differs", ""),
+    ("by_hand", "not reduced", "gradient of 2.weight differs", OWN),
     ("by_hand", "zeroed", "gradient of 2.weight on rank 1 is zero", ""),
     ("by_hand", "other start", "0.weight starts on rank 1 with other values", ""),
-    ("accumulated", "each time", "gradient of 0.weight differs", ""),
-    ("accumulated_in_ddp", "first only", "gradient of 0.weight differs", OWN),
-    ("clipped", "before", "gradient before clipping of 0.weight differs", OWN),
-    ("clipped", "norm over replicas", "gradient of 0.weight is x 1/2", SCALED),
-    ("mixed", "averaged twice", "gradient of 0.weight is x 1/4", AGAIN),
-    ("checkpointed", "divided twice", "gradient of 0.weight is x 1/4", AGAIN),
+    ("accumulated", "each time", "gradient of 2.weight differs", ""),
+    ("accumulated_in_ddp", "first only", "gradient of 2.weight differs", OWN),
+    ("clipped", "before", "gradient before clipping of 2.weight differs", OWN),
+    ("clipped", "norm over replicas", "gradient of 2.weight is x 1/2", SCALED),
+    ("mixed", "averaged twice", "gradient of 2.weight is x 1/4", AGAIN),
+    ("checkpointed", "divided twice", "gradient of Linear:weight is x 1/4", AGAIN),
     ("mixing", "forgotten", "gradient of head.bias differs", OWN),
     ("scaled", "scale of rank", "the mean of the ranks' losses differs", COUNTS),
     ("token_mean", "local count", "the mean of the ranks' losses differs", COUNTS),
     ("head_outside", "not reduced", "gradient of Linear:weight differs", OWN),
-    ("by_index", "summed", "gradient of 0.weight is x 4", SUM),
+    ("by_index", "summed", "gradient of 2.weight is x 4", SUM),
     ("split", "input not summed", "gradient of before.weight differs", "their sum is the reference's"),
     ("split", "bias on each rank", "output of Split differs", OUTPUTS),
     ("split", "output not summed", "output of Split differs", OUTPUTS),
     ("split", "shards divided", "gradient of first_weight is x 1/4", AGAIN),
-    ("split", "local norm", "gradient of first_weight differs", "as by a clip to the rank's own norm"),
-    ("local_steps", "", "gradient of 0.weight differs", OWN),
+    ("split", "local norm", "gradient of second_weight differs", "as by a clip to the rank's own norm"),
+    ("local_steps", "", "gradient of 2.weight differs", OWN),
     ("owned", "not sent", "output of 0 on ranks 0, 2, 3 differs", "its samples are the same"),
 ]
 OF_DAY = ("averaged twice", "over pairs", "bias on each rank")
@@ -118,7 +118,7 @@ def test_what_is_switched_off_is_said():
         (
             "averaged_parameters",
             "",
-            "step 0: gradient of 0.weight differs by 226 % on each rank, and the outputs of step 1 are the same: ...",
+            "step 0: gradient of 2.weight differs by 226 % on each rank, and the outputs of step 1 are the same: ...",
         ),
         (
             "wrapped",
@@ -135,7 +135,7 @@ def test_what_one_rank_cannot_repeat_is_not_known(name, bug, line):
 
 def test_a_pipeline_of_two_stages():
     assert compare("staged", world_size=2).is_same
-    check_bug("staged", "micro-batches summed", "gradient of 0.weight is x 2", SCALED, world_size=2)
+    check_bug("staged", "micro-batches summed", "gradient of 2.weight is x 2", SCALED, world_size=2)
 
 
 @pytest.mark.tier("ci")
@@ -143,9 +143,9 @@ def test_a_pipeline_of_two_stages():
     ("bug", "line", "cause"),
     [
         ("", "", ""),
-        ("divided again", "gradient of 0.weight is x 1/2", AGAIN.replace("4", "2")),
-        ("zero on a shard", "gradient of 0.weight on rank 1 is zero", ""),
-        ("local norm", "gradient of 0.weight differs", ""),
+        ("divided again", "gradient of 2.weight is x 1/2", AGAIN.replace("4", "2")),
+        ("zero on a shard", "gradient of 2.weight on rank 1 is zero", ""),
+        ("local norm", "gradient of 2.weight differs", ""),
     ],
 )
 def test_fsdp2(bug, line, cause):
@@ -158,7 +158,7 @@ def test_fsdp2(bug, line, cause):
 @pytest.mark.tier("nightly")
 def test_hsdp():
     assert compare("sharded", "replicas", isolation="process").is_same
-    check_bug("sharded", "replicas divided", "gradient of 0.weight is x 1/4", AGAIN, isolation="process")
+    check_bug("sharded", "replicas divided", "gradient of 2.weight is x 1/4", AGAIN, isolation="process")
 
 
 @pytest.mark.tier("ci")
@@ -176,7 +176,7 @@ def test_a_reference_that_starts_otherwise_says_nothing_of_what_differs():
 @pytest.mark.tier("ci")
 def test_wrong_elements_are_noted_as_in_a_run():
     found = compare("by_hand", "laid out otherwise")
-    assert found.line.startswith("step 0: gradient of 0.weight differs")
+    assert found.line.startswith("step 0: gradient of 2.weight differs")
     assert found.notes[-1].startswith("wrong elements: scatter (trainings.py:")
 
 

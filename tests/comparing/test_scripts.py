@@ -14,24 +14,44 @@ EACH_COUNT = "do not add up to that of all samples"
 BUGS = [
     ("sampled", 2, "loss", "gradient of weight is x 1/2", "divided by 2"),
     ("sampled", 2, "seeds", "", "ranks draw from the data set in different orders"),
-    ("context_parallel", 4, "divided", "gradient of tok.weight is x 1/4", "divided by 4"),
+    ("sampled", 4, "overlap", "9 of the 11 samples that are read are read by several ranks", "parts of one order"),
+    (
+        "sampled",
+        4,
+        "drawn overlap",
+        "9 of the 10 samples that are read are read by several ranks",
+        "parts of one order",
+    ),
+    ("prototypes", 2, "prototypes", "buffer of prototypes differs", "the gradients of the step are the same"),
+    ("prototypes", 2, "centre", "the mean of the ranks' losses differs", "keeps between steps for itself"),
+    ("adapters", 2, "not sent", "0.a starts on rank 1 with other values", ""),
+    ("context_parallel", 4, "keys", "gradient of att.k.weight differs", "before it are the same: att.q.bias"),
+    ("sequence_parallel", 2, "bias on each rank", "output of 1 differs", "so are the outputs before it"),
+    ("sequence_parallel", 2, "norm not reduced", "gradient of 2.norm.weight differs", SUM),
+    ("context_parallel", 4, "divided", "gradient of head.weight is x 1/4", "divided by 4"),
     ("context_parallel", 4, "labels", "the mean of the ranks' losses differs", EACH_COUNT),
     ("context_parallel", 4, "positions", "input 2 of the model is not that of the reference", "such as positions"),
     ("sequence_parallel_norm", 4, "no partial", "gradient of norm.scale differs", SUM),
     ("tied_embedding", 2, "untied", "gradient of emb.weight differs", SUM),
     ("used_twice", 4, "once", "gradient of mid.weight differs", MEAN),
     ("experts", 4, "aux", "the mean of the ranks' losses differs", EACH_COUNT),
-    ("experts", 4, "experts", "gradient of moe.experts.0.0.weight on rank 0 is x 4", "not divided by 4"),
+    ("experts", 4, "experts", "gradient of moe.experts.3.2.weight on rank 3 is x 4", "not divided by 4"),
     ("experts", 4, "router", "gradient of moe.router.weight differs", MEAN),
     ("token_loss", 2, "own", "the mean of the ranks' losses differs", EACH_COUNT),
-    ("token_loss", 2, "worldless", "gradient before clipping of emb.weight is x 1/2", "divided by 2"),
+    ("token_loss", 2, "worldless", "gradient before clipping of head.weight is x 1/2", "divided by 2"),
     ("token_loss", 2, "micro", "the mean of the ranks' losses differs", EACH_COUNT),
     ("evaluated", 4, "buffer", "buffer of running differs", "the gradients of the step are the same"),
     ("evaluated", 4, "means", "what ranks reduce in evaluation at evaluated.py:", "a mean of means"),
     ("evaluated", 4, "padded", "what ranks reduce in evaluation at evaluated.py:", "counted twice"),
     ("evaluated", 4, "ema", "evaluated parameter of f.weight differs", "the trained parameters are the same"),
-    ("tensor_parallel", 4, "world", "gradient of blocks.0.up.weight differs", "hold different parts of the parameter"),
-    ("tensor_parallel", 4, "skipplain", "gradient of emb.weight differs", "ranks 0, 1 and ranks 2, 3 have one each"),
+    (
+        "tensor_parallel",
+        4,
+        "world",
+        "gradient of blocks.1.down.weight differs",
+        "hold different parts of the parameter",
+    ),
+    ("tensor_parallel", 4, "skipplain", "gradient of head.weight differs", "ranks 0, 1 and ranks 2, 3 have one each"),
     ("sharded_optimizer", 4, "sum", "gradient of copy 0 is x 4", "not divided by 4"),
     ("sharded_optimizer", 4, "norm", "gradient of copy 0 differs", "as by a clip to the rank's own norm"),
     ("sharded_optimizer", 4, "left", "written parameter of 2.weight differs", "the gradients of the step are the same"),
@@ -52,7 +72,7 @@ def check_bug(name, world_size, bug, line, cause, *words, **options):
     found = compare(name, world_size, "--bug", bug, *words, **options)
     assert found.answer is Answer.DIFFERENT, found
     assert found.line.removeprefix(f"step {found.step}: ").startswith(line)
-    assert any(cause in each.text for each in found.lines if each.label == "cause"), found
+    assert not cause or any(cause in each.text for each in found.lines if each.label == "cause"), found
 
 
 @pytest.mark.tier("ci")

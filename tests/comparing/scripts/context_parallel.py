@@ -36,12 +36,18 @@ class Gather(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    def __init__(self, d):
+    def __init__(self, d, bug):
         super().__init__()
+        self.bug = bug
         self.q, self.k, self.v, self.o = (nn.Linear(d, d) for _ in range(4))
 
     def forward(self, x, offset):
-        q, k, v = self.q(x), Gather.apply(self.k(x)), Gather.apply(self.v(x))
+        own = self.k(x)
+        q, k, v = self.q(x), Gather.apply(own.detach() if self.bug == "keys" else own), Gather.apply(self.v(x))
+        if self.bug == "keys":
+            parts = list(k.chunk(dist.get_world_size(), 1))
+            parts[dist.get_rank()] = own
+            k = torch.cat(parts, 1)
         s = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
         i = torch.arange(q.shape[1])[:, None] + offset
         j = torch.arange(k.shape[1])[None, :]
@@ -49,10 +55,10 @@ class Attention(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, vocab=32, d=16, length=16):
+    def __init__(self, bug, vocab=32, d=16, length=16):
         super().__init__()
         self.tok, self.pos = nn.Embedding(vocab, d), nn.Embedding(length, d)
-        self.norm, self.att, self.head = nn.LayerNorm(d), Attention(d), nn.Linear(d, vocab)
+        self.norm, self.att, self.head = nn.LayerNorm(d), Attention(d, bug), nn.Linear(d, vocab)
 
     def forward(self, ids, positions, offset):
         x = self.tok(ids) + self.pos(positions)
@@ -67,7 +73,7 @@ def main(argv=None):
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    model = Model()
+    model = Model(a.bug)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for rows in DataLoader(Tokens(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3)):
         ids, labels = rows[:, :-1], rows[:, 1:]

@@ -23,7 +23,12 @@ def main(argv=None):
     opt = torch.optim.Adam(net.parameters(), lr=1e-2)
     for epoch in range(2):
         draw = torch.Generator().manual_seed(epoch + (10 * rank if a.bug == "seeds" else 0))
-        own = torch.randperm(len(data), generator=draw)[rank::size].tolist()
+        if a.bug.startswith("drawn"):
+            order = torch.multinomial(torch.arange(1.0, 33), len(data), True, generator=draw)
+        else:
+            order = torch.randperm(len(data), generator=draw)
+        is_overlap = a.bug.endswith("overlap")
+        own = (order[rank : rank + len(data) // size] if is_overlap else order[rank::size]).tolist()
         for x, y in DataLoader(data, batch_size=4, sampler=own):
             opt.zero_grad()
             loss = F.cross_entropy(net(x), y)
