@@ -21,6 +21,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -288,15 +289,42 @@ def marked_lines_of_file(path: Path, engine: Engine) -> tuple[int, ...]:
 
 
 def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -> tuple[int, ...]:
-    """Return the marked lines of a scenario's function and its helpers: those in its file, except lines of other
-    scenarios."""
+    """Return the marked lines of a scenario's function and its helpers: those in its file, except lines that only other
+    scenarios use."""
     first = inspect.getsourcelines(program)[1]
-    others = [
-        range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.decorator_list and first != node.decorator_list[0].lineno
-    ]
-    return tuple(line for line in marked_lines_of_file(path, engine) if not any(line in lines for lines in others))
+    statements = _statements_of(path.read_text(encoding="utf-8"))
+    decorated = [node for node in statements if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    starts: dict[ast.stmt, int] = {node: node.decorator_list[0].lineno for node in decorated}
+    own = [node for node in statements if starts.get(node, node.lineno) <= first <= (node.end_lineno or first)]
+    others = [node for node in decorated if node not in own]
+    elsewhere = lines_used_by(others, statements) - lines_used_by(own, statements)
+    return tuple(line for line in marked_lines_of_file(path, engine) if line not in elsewhere)
+
+
+@lru_cache(maxsize=1)  # a file may have several scenarios
+def _statements_of(text: str) -> list[ast.stmt]:
+    return ast.parse(text).body
+
+
+def lines_used_by(roots: Sequence[ast.stmt], statements: Sequence[ast.stmt]) -> set[int]:
+    """Return the lines of some statements of a module, and of the statements that bind what they name, and so on."""
+    binding = {name: node for node in statements for name in _names_bound_by(node)}
+    used: set[ast.stmt] = set()
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node not in used:
+            used.add(node)
+            waiting += [
+                binding[each.id] for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in binding
+            ]
+    return {line for node in used for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+
+
+def _names_bound_by(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    return [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
 
 
 def outcome_text(result: Result) -> str:

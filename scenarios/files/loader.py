@@ -1,9 +1,10 @@
 """Find a scenario by its name in the registry, or in a file of the user."""
 
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +24,7 @@ from ddpsim.scenarios.ranks.function import makes_own_group
 from ddpsim.simulator.launching.script import Script, environment_hash_seed
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
+_FUNCTION = re.compile(r"^@scenario\(.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
 
 
 def load(name: str) -> Scenario:
@@ -76,12 +78,21 @@ class Registry(Mapping[str, Scenario]):
     """The scenarios of some folders, by default of this package, in the order of their names."""
 
     def __init__(self, root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> None:
-        self._paths = {path.stem.replace("_", "-"): path for path in scenario_files(root, folders)}
+        self._root, self._folders = root, tuple(folders)
+
+    @cached_property
+    def _paths(self) -> Mapping[str, Path]:
+        """The file of each scenario that repairs no other."""
+        return {name: path for path in scenario_files(self._root, self._folders) for name in _names_in(path)}
+
+    @property
+    def _files(self) -> Iterable[Path]:
+        return dict.fromkeys(self._paths.values())
 
     @property
     def problems_of_files(self) -> tuple[str, ...]:
         """For each file that could not be loaded, the reason."""
-        return tuple(problem for path in self._paths.values() if (problem := _load_file(path)[1]))
+        return tuple(problem for path in self._files if (problem := _load_file(path)[1]))
 
     def problem_of_file(self, name: str) -> str:
         """Return why the file with this scenario name cannot be loaded; "" if it can be loaded or does not exist."""
@@ -95,10 +106,17 @@ class Registry(Mapping[str, Scenario]):
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(scenario.name for path in self._paths.values() for scenario in _load_file(path)[0]))
+        return iter(sorted(scenario.name for path in self._files for scenario in _load_file(path)[0]))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _names_in(path: Path) -> list[str]:
+    """Return the names that scenarios have by the text of their file: those of the functions below a `@scenario`, or
+    that of the file. Importing all files takes seconds."""
+    functions = _FUNCTION.findall(path.read_text(encoding="utf-8")) if path.suffix == ".py" else ()
+    return [name.replace("_", "-") for name in functions or [path.stem]]
 
 
 @cache
@@ -108,10 +126,10 @@ def _load_file(path: Path) -> tuple[tuple[Scenario, ...], str]:
         found = load_scenarios(path) if path.suffix != ".py" else scenarios_in_module(_import_file(path))
     except UsageError as error:
         return (), str(error)
-    name = path.stem.replace("_", "-")
+    names = _names_in(path)
     for scenario in found.values():
-        if scenario.name not in (name, name + TWIN):  # it could not be found by this name
-            problem = f"{path} has a scenario named {scenario.name!r}, expected {name!r}"
+        if scenario.name.removesuffix(TWIN) not in names:  # it could not be found by this name
+            problem = f"{path} has a scenario named {scenario.name!r}, expected {' or '.join(map(repr, names))}"
             return (), f"{problem}: rename the scenario or the file"
     return tuple(found.values()), ""
 

@@ -1,1 +1,1 @@
-"""Real bugs, one a file: a program that shows it, where it was reported, what is found, and its repaired twin."""
+"""Real bugs, by theme: programs that show them, where they were reported, what is found, and their repaired twins."""

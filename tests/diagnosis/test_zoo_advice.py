@@ -8,20 +8,27 @@ from ddpsim.simulator.diagnosis.advice import Cause
 
 from .ending import ends_with
 
+
+def marked_line(name, lines_before=0):
+    """The line of a bug that is marked as found, or one before it."""
+    expected = registry[name].expected
+    return f"{expected.file}:{expected.lines[0] - lines_before}"
+
+
 # The cause, and what stands in its braces where that is more than the culprits.
 CAUSES = {
     "allreduce-dtype-differs": (Cause.OTHER_DTYPE, {}),
     "allreduce-numel-differs": (Cause.OTHER_ARGUMENT, {"field": "shape"}),
     "async-result-read-before-wait": (
         Cause.READ_BEFORE_WAIT,
-        {"fact": "all_reduce #4 (async_result_read_before_wait.py:26)"},
+        {"fact": f"all_reduce #4 ({marked_line('async-result-read-before-wait', 1)})"},
     ),
     "average-copied-back-on-one-rank": (Cause.CHANGED_BETWEEN_STEPS, {}),
     "buffers-not-synchronised-at-wrap": (Cause.BUFFERS_NOT_SYNCHRONISED, {}),
     "buckets-in-gradient-ready-order": (Cause.REDUCED_BY_HAND, {}),
     "collective-save-inside-rank0-branch": (
         Cause.CALLS_ONE_OFF,
-        {"operation": "barrier #0", "site": "collective_save_inside_rank0_branch.py:16"},
+        {"operation": "barrier #0", "site": marked_line("collective-save-inside-rank0-branch")},
     ),
     "communication-hook-without-division": (Cause.SCALED, {"fact": "4 (the world size)"}),
     "compression-state-before-bucket-rebuild": (Cause.RAISED_IN_HOOK, {}),
@@ -65,7 +72,7 @@ CAUSES = {
     "sync-batchnorm-not-entered-alike": (Cause.COLLECTIVE_IN_FORWARD, {}),
     "teardown-while-peers-communicate": (
         Cause.GROUP_DESTROYED,
-        {"site": "teardown_while_peers_communicate.py:22", "operation": "all_reduce #2"},
+        {"site": marked_line("teardown-while-peers-communicate"), "operation": "all_reduce #2"},
     ),
     "two-wrapped-models-in-different-order": (Cause.WRAPPERS_IN_OTHER_ORDER, {}),
     "two-wrapped-models-in-their-own-groups": (Cause.WRAPPERS_IN_OTHER_ORDER, {}),

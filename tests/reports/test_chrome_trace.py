@@ -5,6 +5,7 @@ from collections import Counter
 
 from ddpsim.reports.document import Document, Rank, Run, Site
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
+from ddpsim.scenarios import registry
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
 from tests.kit.rows import rows
@@ -100,7 +101,7 @@ def test_a_call_says_what_it_is_and_who_called_it_in_a_library_and_the_trace_wha
     assert [(each["pid"], each["args"]["state"]) for each in spans] == [(rank, "open") for rank in (1003, 1000, 1002)]
     told = spans[0]["args"]
     assert spans[0]["cat"] == "call"
-    assert told.pop("site").endswith("uneven_inputs_without_join.py:25")
+    assert told.pop("site").endswith(f"uneven_batches.py:{registry[MISSING].expected.lines[0]}")
     assert told.pop("step") > 0
     assert told == {
         "signature": "SUM float32[11]",

@@ -10,7 +10,7 @@ import pytest
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import load, registry, replay_scenario, run_scenario
 from ddpsim.scenarios.files.loader import Registry
-from ddpsim.scenarios.files.python_file import load_scenarios
+from ddpsim.scenarios.files.python_file import execute_file, load_scenarios
 
 PROGRAM = '''
 import torch
@@ -331,6 +331,26 @@ def test_a_registry_has_no_name_that_nobody_finds(folder, tmp_path):
     )
 
 
+def test_a_registered_file_may_have_several_scenarios_and_is_found_by_each(tmp_path, monkeypatch):
+    text = (
+        "from ddpsim.scenarios import repairs, scenario\n\n"
+        "@scenario(about='one')\ndef first_one(rank):\n    pass\n\n@repairs(first_one)\ndef mended(rank):\n    pass\n\n"
+        "@scenario(\n    about='two',\n)\ndef other(rank):\n    pass\n"
+    )
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "theme.py").write_text(text)
+    (tmp_path / "own" / "unlike.py").write_text(
+        "from ddpsim.scenarios import scenario\n\n@scenario(name='x')\ndef y(): ...\n"
+    )
+    monkeypatch.setattr("ddpsim.scenarios.files.loader._import_file", execute_file)
+    registry = Registry(tmp_path, ("own",))
+    assert list(registry) == ["first-one", "first-one-repaired", "other"]
+    assert (registry["other"].about, registry["first-one-repaired"].repairs) == ("two", "first-one")
+    assert "theme" not in registry
+    [problem] = registry.problems_of_files
+    assert problem.endswith("unlike.py has a scenario named 'x', expected 'y': rename the scenario or the file")
+
+
 def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypatch):
     def exits(name):
         raise SystemExit(3)
@@ -350,9 +370,11 @@ def test_a_scenario_is_found_without_loading_the_others():
         "print([name for name in sys.modules if name.startswith('ddpsim.scenarios.zoo.')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    assert found.stdout.strip() == "['ddpsim.scenarios.zoo.send_send']"
+    assert found.stdout.strip() == "['ddpsim.scenarios.zoo.message_cycles']"
 
 
 def test_a_module_shows_its_own_scenarios_only(write):
-    path = write("from ddpsim.scenarios.zoo.send_send import repaired, send_send\n\ndef other(rank):\n    pass\n")
+    path = write(
+        "from ddpsim.scenarios.zoo.message_cycles import send_send, send_send_repaired\n\ndef other(rank):\n    pass\n"
+    )
     assert load_scenarios(path) == {}

@@ -66,6 +66,36 @@ def test_marks_of_helpers_count_beside_those_of_the_function(write):
     assert bug.expected.is_met_by(run_scenario(bug))
 
 
+def test_marks_of_helpers_count_where_the_function_uses_them_directly_or_not(write):
+    path = write(
+        """
+        def first():
+            dist.barrier()  # found here
+
+        def second():
+            dist.barrier()  # found here
+
+        CALLS = [second]
+
+        def call_all():
+            for call in CALLS:
+                call()
+
+        @scenario(expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1))
+        def one(rank):
+            first()
+
+        @scenario(expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1))
+        def two(rank):
+            call_all()
+
+        def in_no_scenario():
+            dist.barrier()  # found here
+        """
+    )
+    assert [load(f"{path}:{name}").expected.lines for name in ("one", "two")] == [(8, 28), (11, 28)]
+
+
 def test_the_same_line_of_another_file_is_another_line(write, tmp_path):
     (tmp_path / "elsewhere.py").write_text(
         "import torch.distributed as dist\n" * 8

@@ -6,6 +6,7 @@ import pytest
 
 from ddpsim.reports.document import Document, Site
 from ddpsim.reports.forms.html import to_html
+from ddpsim.scenarios import registry
 from ddpsim.simulator.events import EventKind
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
@@ -133,8 +134,9 @@ def test_a_click_shows_the_call(open_report):
     }
     marked = report.page.locator(".source .marked")
     assert marked.count() == 1
-    assert marked.text_content().split(maxsplit=2)[1:] == ["25", run.sites[1].source[3].strip() + "\n"]
-    assert report.texts(".where")[0].startswith("scenarios/zoo/uneven_inputs_without_join.py:25 in ")
+    (line,) = registry[MISSING].expected.lines
+    assert marked.text_content().split(maxsplit=2)[1:] == [str(line), run.sites[1].source[3].strip() + "\n"]
+    assert report.texts(".where")[0].startswith(f"scenarios/zoo/uneven_batches.py:{line} in ")
 
 
 def test_the_details_of_a_call_in_a_library_say_who_called_it(open_run):
