@@ -57,8 +57,8 @@ BUGS = [
     ("sharded_optimizer", 4, "left", "written parameter of 2.weight differs", "the gradients of the step are the same"),
 ]
 OF_FSDP2 = [
-    ("norm_by_hand", 4, "replicas", "gradient of 0.weight is x 0.7071", "counts each part 2 times"),
-    ("norm_by_hand", 4, "twice", "gradient of 0.weight is x 1/2", "counts each part 4 times"),
+    ("norm_by_hand", 4, "replicas", "gradient of 4.weight is x 0.7071", "counts each part 2 times"),
+    ("norm_by_hand", 4, "twice", "gradient of 4.weight is x 1/2", "counts each part 4 times"),
     ("norm_by_hand", 4, "decay", "parameter of 0.weight differs", "the gradients of the step are the same"),
 ]
 
