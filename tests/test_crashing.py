@@ -16,7 +16,7 @@ from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.pytest_plugin.crashes import check_crashes
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
 from ddpsim.simulator.crashing import runs
-from ddpsim.simulator.crashing.judging import has_resumed, judge, other_loss
+from ddpsim.simulator.crashing.judging import first_difference, has_resumed, judge, other_loss
 from ddpsim.simulator.crashing.points import points_of
 from ddpsim.simulator.crashing.sweep import crash
 from ddpsim.simulator.crashing.values import Attempts, CrashCode, CrashSweep, Entry
@@ -319,6 +319,14 @@ def test_a_program_that_does_not_repeat_itself(tmp_path, monkeypatch, capsys):
     Path("train.py").write_text(TRAINING)
     assert main(["crash", "--world-size", "2", "train.py", "in_place", "unseeded"]) == 3
     assert "two undisturbed runs differ in the batches of rank 0" in capsys.readouterr().out
+
+
+def test_undisturbed_runs_may_differ_in_the_names_of_files():
+    one, other = diary("write /tmp/tmpa1", "rename /tmp/tmpa1 /f/c"), diary("write /tmp/tmpb2", "rename /tmp/tmpb2 /f/c")
+    assert first_difference([one], [other]) == ""
+    assert first_difference([WHOLE[0], one], [WHOLE[0], one[:1]]) == (
+        "two undisturbed runs differ in operation 1 of rank 1: rename at train.py:1, and none"
+    )
 
 
 def test_the_marker_fails_by_what_is_wrong(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from ddpsim.simulator.crashing.values import Attempts, CrashCode, Diaries, Entry
 from ddpsim.simulator.result import Result
@@ -18,8 +19,11 @@ def first_difference(one: Diaries, other: Diaries) -> str:
         for kind, name in (("batch", "batches"), ("step", "parameters after an optimizer step"), ("loss", "losses")):
             if _all_of(mine, kind) != _all_of(theirs, kind):
                 return f"two undisturbed runs differ in the {name} of rank {rank}"
-        if [each[:2] for each in mine if each.is_operation] != [each[:2] for each in theirs if each.is_operation]:
-            return f"two undisturbed runs differ in the calls or files of rank {rank}"
+        # By their lines: names of files may have the time of day or a random part in them.
+        places = [[f"{each.kind} at {each.site}" for each in own if each.is_operation] for own in (mine, theirs)]
+        for number, (here, there) in enumerate(zip_longest(*places, fillvalue="none")):
+            if here != there:
+                return f"two undisturbed runs differ in operation {number} of rank {rank}: {here}, and {there}"
     return ""
 
 

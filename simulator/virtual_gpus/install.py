@@ -129,13 +129,16 @@ def _replace_libraries(announcement: FirstUseAnnouncement) -> None:
 
 
 def _leave_out_compilation(announce: Callable[[], None]) -> None:
-    """Make torch.compile return its function unchanged: code for GPUs is compiled by triton."""
+    """Make torch.compile return its function unchanged, and run what a preloaded module has compiled as it is written:
+    code for GPUs is compiled by triton."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         announce()
         return model if model is not None else lambda function: function
 
     ReplacedAttributes().set_attribute(torch, "compile", compile)
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.set_stance("force_eager")
 
 
 def _leave_out_gpu_profiles() -> None:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddpsim import simulate
+from ddpsim import Verdict, simulate, simulate_program
 from tests.kit.results import returned
 
 pytestmark = pytest.mark.tier("ci")
@@ -245,3 +245,11 @@ def test_what_is_compiled_runs_as_it_is_written(capfd):
     assert simulate(program, WORLD_SIZE, isolation="process", gpus=1).returns == (("Sequential", 2.0),) * WORLD_SIZE
     line = "ddpsim: torch.compile is left out on virtual GPUs: functions run as they are written\n"
     assert capfd.readouterr().err == line
+
+
+def test_what_a_preloaded_module_compiled_runs_as_it_is_written(tmp_path):
+    (tmp_path / "early.py").write_text("import torch\n\n@torch.compile\ndef doubled(x):\n    return x * 2\n")
+    (program := tmp_path / "train.py").write_text(
+        "import early, torch\nassert early.doubled(torch.ones(1, device='cuda')).item() == 2\n"
+    )
+    assert simulate_program([str(program)], 1, gpus=1, preload=("early",)).verdict is Verdict.PASS
