@@ -116,6 +116,8 @@ def test_a_complete_checkpoint_that_is_written_over():
     assert judged([diary(*steps)], diary("step p2")) == [CrashCode.LOST_CHECKPOINT]
     two = ("step p1", "write /f/a", "step p2", "write /f/b", "step p3", "write /f/a", "strike /f/a")
     assert judged([diary(*two)], diary("step p2")) == []  # the other one is newer
+    twice = ("step p1", "write /f/tmp1", "write /f/tmp1", "strike /f/tmp1")  # tempfile.mkstemp, then open
+    assert judged([diary(*twice)], diary("step p2")) == []
     moved = ("step p1", "write /f/tmp", "rename /f/tmp /f/ckpt", "step p2", "write /f/tmp", "strike /f/tmp")
     assert judged([diary(*moved)], diary("step p2")) == []
 
@@ -311,6 +313,14 @@ def test_a_checkpoint_that_is_written_in_place(tmp_path, monkeypatch, capsys):
     assert {bad.code for bad in sweep.bad} == {CrashCode.HALF_CHECKPOINT, CrashCode.LOST_CHECKPOINT}
     assert sweep.tried == sweep.differing < sweep.possible
     assert re.search(r"the disk is full as rank 0 writes last.pt at train.py:\d+", sweep.bad[0].point.text)
+
+
+@pytest.mark.tier("ci")
+def test_a_program_whose_run_takes_longer_than_a_minute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "_RUN_SECONDS", 0.01)
+    Path("train.py").write_text("open('ckpt', 'w').close()\n")
+    assert crash(["train.py"], 1, seconds=60).tried
 
 
 @pytest.mark.tier("ci")

@@ -183,9 +183,10 @@ def _written_files(diaries: Diaries) -> dict[str, int]:
 
 def _was_newest(first: Diaries, torn: str) -> bool:
     """Return whether a torn file had been complete before, and no other file was as new then."""
-    writes = [
-        each.optimizer_steps for diary in first for each in diary if each.kind == "write" and each.what[0] == torn
-    ]
+    # one that is opened twice without a step between is not complete yet, as after tempfile.mkstemp
+    writes = sorted(
+        {each.optimizer_steps for diary in first for each in diary if each.kind == "write" and each.what[0] == torn}
+    )
     others = [made for file, made in _written_files(first).items() if file != torn]
     return len(writes) > 1 and all(made < writes[-2] for made in others)
 

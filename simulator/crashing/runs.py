@@ -31,13 +31,15 @@ _RUN_SECONDS = 60.0
 class CrashRuns:
     """Runs the program again and again, each time in a copy of the working folder at the same path."""
 
-    def __init__(self, program: Any, world_size: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, program: Any, world_size: int, options: Mapping[str, Any], seconds: float) -> None:
+        """`seconds`: the wall time that a run may take, if it is more than a minute."""
         for name in ("faults", "max_restarts"):
             if options.get(name):
                 raise UsageError(f"{name} is {options[name]!r}, but a sweep of crashes sets its own: leave it out")
         self._program, self._world_size = program, world_size
         self._options = {**options, "max_restarts": 1, "one_at_a_time": True}
         self._home, self._made = os.getcwd(), ExitStack()
+        self.seconds = seconds
         size = 0
         for folder, inner, files in os.walk(self._home):
             inner[:] = set(inner) - set(_NOT_COPIED)
@@ -86,7 +88,7 @@ class CrashRuns:
             os.chdir(self.folder)
             options = {**self._options, "faults": tuple(strikes)}
             runnable, plan = make_plan(self._program, self._world_size, options, None)
-            plan, budget = replace(plan, diary=str(diary)), Budget(seconds=_RUN_SECONDS)
+            plan, budget = replace(plan, diary=str(diary)), Budget(seconds=max(self.seconds, _RUN_SECONDS))
             result = run_once(runnable, self._world_size, plan, policy=RoundRobin(), budget=budget, goes_on=goes_on)
         first, second = [
             [_read_diary(diary / f"{attempt}.{rank}") for rank in range(self._world_size)] for attempt in (0, 1)

@@ -23,6 +23,9 @@ from ddpsim.simulator.wording import count_with_noun
 _FEWEST_POINTS = 12
 """A process of its own takes as long to begin as some points do."""
 
+_LONGER = 10
+"""How many times as long as undisturbed a disturbed run may take."""
+
 
 class _Tried(NamedTuple):
     """What came of one point."""
@@ -56,15 +59,16 @@ def crash(
     program that fails undisturbed.
     """
     began = time.monotonic()
-    with CrashRuns(program, world_size, options) as runs:
+    with CrashRuns(program, world_size, options, seconds) as runs:
         whole = runs.run(())
+        runs.seconds = _LONGER * (time.monotonic() - began)
         if whole.result.verdict is not Verdict.PASS:
             code = whole.result.findings[0].code
             raise UsageError(f"the undisturbed run finds {code}, expected a pass: see `ddpsim run`")
         if unstable := first_difference(whole.first, runs.run(()).first):
             return CrashSweep(0, 0, 0, unstable=unstable, seconds=time.monotonic() - began)
         possible, those = points_of(whole.first, options.get("nnodes") or 1, points)
-        share = _Share(those, whole.first, began + seconds, program, world_size, options)
+        share = _Share(those, whole.first, began + seconds, program, world_size, options, runs.seconds)
         tried = _try_on_all_cores(share, runs, on_progress)
         notes = notes_of(whole.first, runs.folder, {each.has_resumed for each in tried})
     decided = [each for each in tried if not each.undecided[0]]
@@ -91,6 +95,7 @@ class _Share(NamedTuple):
     program: Any
     world_size: int
     options: Mapping[str, Any]
+    run_seconds: float
 
     def try_points(self, runs: CrashRuns, number: int, of: int) -> Iterator[_Tried]:
         """Try each `of`-th point until the time is over."""
@@ -120,7 +125,7 @@ def _try_on_all_cores(
 
 def _try_elsewhere(share: _Share, number: int, of: int) -> list[_Tried]:
     torch.set_num_threads(1)  # a fork lacks the threads of its parent
-    with CrashRuns(share.program, share.world_size, share.options) as runs:
+    with CrashRuns(share.program, share.world_size, share.options, share.run_seconds) as runs:
         return list(share.try_points(runs, number, of))
 
 
