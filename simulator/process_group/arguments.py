@@ -1,5 +1,6 @@
 """Argument checks that torch makes before it calls a backend, or that are equal for all backends."""
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -35,6 +36,17 @@ def check_tensors(schema: str, tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         if tensor.layout is not torch.strided and schema != "allreduce_":
             raise missing_kernel_error(schema, tensor)
+
+
+def handles_error(handles: Sequence[str], own: str) -> str:
+    """Return gloo's error for the handles that a group is reconfigured by; "" if they are right."""
+    if not handles:
+        return "Reconfigure requires at least one handle"
+    if len(set(handles)) < len(handles):
+        return "Reconfigure handles must be unique"
+    if invalid := [each for each in handles if not re.match(r"gloo:-?\d+:-?\d+:\d+:", each)]:
+        return f"Invalid Gloo reconfigure handle: {invalid[0]}"
+    return "" if own in handles else "Local Gloo reconfigure handle is not part of the new communicator"
 
 
 def check_root(operation: str, root: int, size: int) -> None:

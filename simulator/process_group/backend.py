@@ -294,8 +294,6 @@ class SimulatedBackend:
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
-            if options.get("enable_reconfigure"):
-                raise NotImplementedError("no group is reconfigured here: leave enable_reconfigure out")
             if not global_ranks_in_group and not self._makes_groups:
                 self._check_world(group_rank, group_size)
                 _check_backend(backend)
@@ -308,6 +306,7 @@ class SimulatedBackend:
                 tag=options.get("pg_tag"),
                 device=options.get("device_id"),
                 description=options.get("group_desc"),
+                is_unconnected=options.get("enable_reconfigure", False),
             )
 
         return new_process_group_helper

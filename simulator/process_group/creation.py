@@ -29,7 +29,7 @@ from ddpsim.simulator.diagnosis.rank_errors import OF_ATTEMPT, OLD_ADDRESS
 from ddpsim.simulator.kernel.requests import AnnounceGroup, Checkpoint, NameGroup, ReportLockUse
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice, argument_rules_of, has_nccl
 from ddpsim.simulator.process_group.call_hooks import HAS_HOOKS
-from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.process_group.group import NO_RECONFIGURE, SimulatedGroup, store_under
 from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.store import SimulatedStore
 from ddpsim.simulator.process_group.through_torch import TorchDispatch
@@ -138,8 +138,10 @@ class GroupMaker:
         tag: str | None = None,
         device: torch.device | None = None,
         description: str | None = None,
+        is_unconnected: bool = False,
     ) -> tuple[Any, Any]:
-        """Make a group, as distributed_c10d._new_process_group_helper does. Without `ranks`, make the default group."""
+        """Make a group, as distributed_c10d._new_process_group_helper does. Without `ranks`, make the default group.
+        `is_unconnected`: it has no members before it is reconfigured."""
         world = distributed_c10d._world
         rank = self._host.running_thread.rank
         if name in world.pg_names.values():
@@ -153,11 +155,7 @@ class GroupMaker:
                 return existing, world.pg_map[existing][1]
         members = tuple(ranks) or self._everybody
         proposed = self._mesh_label(description, members, rank) or _proposed_label(name, description)
-        prefix = (
-            store.with_prefix(f"{name}/")
-            if isinstance(store, SimulatedStore)
-            else distributed_c10d.PrefixStore(f"{name}/", store)
-        )
+        prefix = store_under(store, f"{name}/")
         label = self._unique_label(name, proposed if ranks else DEFAULT_GROUP, members, rank, prefix)
         if rank not in members:
             self._announce_as_outsider(label, members)
@@ -175,8 +173,13 @@ class GroupMaker:
         )
         if device is not None:
             group.bound_device_id = device
-        self._exchange_addresses(group, prefix, rank)
-        group.rendezvous()
+        if not is_unconnected:
+            self._exchange_addresses(group, prefix, rank)
+            group.rendezvous()
+        elif group.name() == "gloo":
+            group.await_reconfigure()
+        else:
+            raise NotImplementedError(NO_RECONFIGURE)
         return group, prefix
 
     def split_group(
@@ -345,8 +348,9 @@ class GroupMaker:
         """Make the running rank's handle of a group, and register the handle where torch looks for it, unless it
         `is_backend`."""
         world: Any = distributed_c10d._world
-        group = SimulatedGroup(
-            CallIssuer(
+
+        def make_issuer(label: str, members: tuple[int, ...]) -> CallIssuer:
+            return CallIssuer(
                 self._host,
                 self._trackers[rank],
                 label=label,
@@ -357,7 +361,14 @@ class GroupMaker:
                 through_torch=self.through_torch,
                 is_beside_nccl=not asked.has_nccl and self._has_made_nccl[rank],
                 semantics=self._semantics,
-            ),
+            )
+
+        def make_again(members: tuple[int, ...], uuid: int, store: Any) -> CallIssuer:
+            name_then, label_then = f"{name}/reconfigure/{uuid}/", f"{label}, uuid {uuid}"
+            return make_issuer(self._unique_label(name_then, label_then, members, rank, store), members)
+
+        group = SimulatedGroup(
+            make_issuer(label, members),
             self.through_torch,
             rules=asked.rules,
             name=name,
@@ -368,7 +379,7 @@ class GroupMaker:
         )
         if os.environ.get("TORCH_DIST_NAN_CHECK") == "1" and HAS_HOOKS:
             group.hooks.check_for_nan(group.rank())
-        group.is_backend = is_backend
+        group.make_issuer, group.is_backend = make_again, is_backend
         if is_backend:
             return group
         self._has_made_nccl[rank] |= asked.has_nccl

@@ -12,21 +12,24 @@ simulator/kernel/time_outs.py.
 # torch's stubs list overloads of these methods that only its C++ class has.
 # mypy: disable-error-code="override,assignment,call-arg"
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import ProcessGroup, ReduceOp
+from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.argument_rules import RulesByDevice
 from ddpsim.simulator.process_group.gloo_arguments import GlooRules
+from ddpsim.simulator.process_group.issuing import CallIssuer
 from ddpsim.simulator.process_group.monitored_barrier import wait_at_barrier
 from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.nccl_arguments import NcclRules
+from ddpsim.simulator.process_group.store import SimulatedStore
 from ddpsim.simulator.process_group.through_torch import dispatches_as
 from ddpsim.simulator.process_group.work import JointWork
 from ddpsim.simulator.transport.payload import Payload
@@ -40,8 +43,15 @@ _REDUCTION_NAMES = {value.value: name for name, value in ReduceOp.RedOpType.__me
 slower: pybind11 makes that enum anew and compares all members to find the name."""
 
 
+NO_RECONFIGURE = "only a group of gloo alone is reconfigured here: make a new group"
+
+
 class SimulatedGroup(NamedGroup):
     """One rank's handle of a process group. Each method issues the call of the same name."""
+
+    make_issuer: Callable[[tuple[int, ...], int, Any], CallIssuer]
+    """Makes what issues calls of other members, for a number that ranks give to what they become, and a store."""
+    _uuid = -1
 
     # --- collectives that reduce --------------------------------------------------------------------------------------
 
@@ -313,6 +323,46 @@ class SimulatedGroup(NamedGroup):
         """Wait until every member has called split_group, as NCCL splits a group together."""
         self.issue(Signature("split_group"), _NO_TENSORS, []).wait()
 
+    # --- other members ------------------------------------------------------------------------------------------------
+
+    if hasattr(ProcessGroup, "reconfigure"):  # since torch 2.14
+
+        supports_reconfigure = property(lambda self: self.name() == "gloo", doc="True, as on gloo.")
+
+        def get_reconfigure_handle(self) -> str:
+            """Return what the other ranks have to know of this one: gloo's text, without the address of a store."""
+            if not self.supports_reconfigure:
+                raise NotImplementedError(NO_RECONFIGURE)
+            return f"gloo:{self._group_rank}:{self._uuid}:{self._issuer.rank}:"
+
+        def reconfigure(self, opts: Any) -> JointWork:
+            """Take the ranks of handles as members, in their order, as ProcessGroupGlooReconfigure.cpp does. They find
+            each other by the group's store."""
+            own = self.get_reconfigure_handle()
+            handles = sorted(opts.handles) if isinstance(opts.handles, set) else opts.handles
+            if error := arguments.handles_error(handles, own):
+                raise RuntimeError(error)
+            number, uuid = handles.index(own), opts.uuid
+            store = store_under(self._store, f"reconfigure/{uuid}/")
+            if number == 0 and store.compare_set("claimed", "", own).decode() != own:
+                used = "was already used; each reconfigure() requires a unique uuid"
+                raise RuntimeError(f"Gloo reconfigure uuid {uuid} {used}")
+            store.set(f"cpu/{number}", own)
+            if others := [f"cpu/{each}" for each in range(len(handles)) if each != number]:
+                store.wait(others, opts.timeout or self._timeout)
+            members = tuple(int(each.split(":")[3]) for each in handles)
+            self._issuer = self.make_issuer(members, uuid, store)
+            self.issue, self._members, self._group_rank = self._issuer.issue_call, members, number
+            self._uuid = uuid
+            vars(self).pop("torch_group", None)
+            self.set_timeout(self._timeout)
+            self.rendezvous()
+            return JointWork([])
+
+    def await_reconfigure(self) -> None:
+        """Refuse all calls until the group is reconfigured."""
+        self.issue = _refuse_call
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
@@ -345,6 +395,20 @@ class SimulatedGroup(NamedGroup):
     def _global_peer(self, operation: str, peer: int) -> int:
         arguments.check_peer(operation, peer, len(self._members))
         return self._members[peer]
+
+
+def store_under(store: Any, prefix: str) -> Any:
+    """Return a handle of a store that puts a prefix before all keys."""
+    if isinstance(store, SimulatedStore):
+        return store.with_prefix(prefix)
+    return distributed_c10d.PrefixStore(prefix, store)
+
+
+def _refuse_call(*arguments: Any, **options: Any) -> NoReturn:
+    raise RuntimeError(
+        "ProcessGroupGloo has not been initialized. Call reconfigure() before issuing collectives when "
+        "enable_reconfigure=True."
+    )
 
 
 def rules_for(rules: RulesByDevice, tensor: Tensor) -> GlooRules:

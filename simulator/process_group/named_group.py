@@ -74,6 +74,14 @@ class NamedGroup(ProcessGroup):
         self.hooks = CallHooks()
         self.set_timeout(timeout)
 
+    def getRank(self) -> int:
+        """Return the number of the rank in the group, which C++ asks for: torch's own does not change."""
+        return self._group_rank
+
+    def getSize(self) -> int:
+        """Return the number of ranks in the group."""
+        return len(self._members)
+
     @cached_property
     def torch_group(self) -> ProcessGroup:
         """A C++ group of torch without a backend, whose calls go through torch's operators (through_torch.py)."""
@@ -209,7 +217,10 @@ class NamedGroup(ProcessGroup):
         """Make the group unusable, as destroy_process_group does."""
         self._issuer.mark_destroyed()
 
-    abort = shutdown
+    def abort(self) -> None:
+        """Make a group of NCCL unusable; gloo goes on as before."""
+        if self._issuer.has_nccl:
+            self.shutdown()
 
     def __str__(self) -> str:
         return f'<ProcessGroup "{self._issuer.label}">'  # equal on all members, as errors of torch quote it
