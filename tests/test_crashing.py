@@ -332,7 +332,10 @@ def test_a_program_that_does_not_repeat_itself(tmp_path, monkeypatch, capsys):
 
 
 def test_undisturbed_runs_may_differ_in_the_names_of_files():
-    one, other = diary("write /tmp/tmpa1", "rename /tmp/tmpa1 /f/c"), diary("write /tmp/tmpb2", "rename /tmp/tmpb2 /f/c")
+    one, other = (
+        diary("write /tmp/tmpa1", "rename /tmp/tmpa1 /f/c"),
+        diary("write /tmp/tmpb2", "rename /tmp/tmpb2 /f/c"),
+    )
     assert first_difference([one], [other]) == ""
     assert first_difference([WHOLE[0], one], [WHOLE[0], one[:1]]) == (
         "two undisturbed runs differ in operation 1 of rank 1: rename at train.py:1, and none"

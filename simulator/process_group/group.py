@@ -326,7 +326,6 @@ class SimulatedGroup(NamedGroup):
     # --- other members ------------------------------------------------------------------------------------------------
 
     if hasattr(ProcessGroup, "reconfigure"):  # since torch 2.14
-
         supports_reconfigure = property(lambda self: self.name() == "gloo", doc="True, as on gloo.")
 
         def get_reconfigure_handle(self) -> str:

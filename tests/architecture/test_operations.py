@@ -33,7 +33,7 @@ OTHER_METHODS = {
 """What the engine in ddp knows of groups, and the simulated group need not have as an operation."""
 
 NO_CALLS = {"_end_coalescing", "_register_on_completion_hook", "reconfigure"}
-"""They return a work, and are no operation that ranks meet in; torch 2.15's gloo has no `reconfigure`."""
+"""They return a work, and are no operation of their own: ranks that reconfigure meet in a `new_group`."""
 
 
 def lacking(where, wanted, found):

@@ -234,7 +234,43 @@ def functions(rank):
     ][: 9 if rank else None]
 
 
-OTHERS = [objects, hooks, nan_found, functions]
+def reconfigured(rank):
+    """The last rank leaves and comes back, under another number; what is wrong is refused in gloo's words."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60), enable_reconfigure=True)
+    group, store = dist.group.WORLD, dist.PrefixStore("told", dist.group.WORLD.get_group_store())
+
+    def handles(name):
+        store.set(f"{name} {rank}", dist._get_reconfigure_handle())
+        return [store.get(f"{name} {each}").decode() for each in range(WORLD_SIZE)]
+
+    def become(uuid, handles, **options):
+        dist._reconfigure(uuid, handles, **options).wait()
+        total = torch.ones(2)
+        dist.all_reduce(total)
+        assert torch.equal(total, torch.full((2,), float(dist.get_world_size())))
+        return dist.get_rank(), dist.get_world_size(), group.size()
+
+    seen = [error_of(dist.barrier), dist._supports_reconfigure(), group.get_reconfigure_handle()[:11]]
+    first = handles("first")
+    for wrong in ([], [first[0]] * 2, ["nobody"], ["gloo:7:-1:7:"]):
+        seen.append(error_of(partial(dist._reconfigure, 1, wrong)))
+    seen += [become(1, first[::-1]), error_of(partial(dist._reconfigure, 2, first))]
+    seen.append(become(3, set(handles("set"))))
+    seen.append(become(10 + rank, [dist._get_reconfigure_handle()]))
+    seen.append(error_of(partial(dist._reconfigure, 10 + rank, [dist._get_reconfigure_handle()])))
+    alone = [dist._get_reconfigure_handle(), "gloo:7:1:7:"]
+    missing = error_of(partial(dist._reconfigure, 20 + rank, alone, timeout=timedelta(seconds=1)))
+    seen += [missing.split(",")[0], dist.get_world_size()]
+    group.abort()
+    seen.append(become(4, handles("last")))
+    model = DistributedDataParallel(network())  # C++ asks for the size, too
+    model(inputs(dist.get_rank())).square().sum().backward()
+    return seen, told(each.grad for each in model.parameters())
+
+
+OTHERS = [objects, hooks, nan_found, functions, reconfigured]
 
 
 @pytest.mark.parametrize("program", TRAININGS)
@@ -325,6 +361,43 @@ def test_functions_answer_as_on_gloo():
         "RuntimeError: Backend gloo does not support registerAbortHook",
         True,
     ]
+
+
+def test_a_group_of_gloo_gets_other_members():
+    on_0, on_1 = returned(reconfigured, WORLD_SIZE)
+    assert on_0[1] == on_1[1] == told(mean_gradients())
+    assert on_0[0][2::3][0] == "gloo:0:-1:0"
+    assert on_0[0][:2] + on_0[0][3:] == [
+        "RuntimeError: ProcessGroupGloo has not been initialized",
+        True,
+        "RuntimeError: Reconfigure requires at least one handle",
+        "RuntimeError: Reconfigure handles must be unique",
+        "RuntimeError: Invalid Gloo reconfigure handle: nobody",
+        "RuntimeError: Local Gloo reconfigure handle is not part of the new communicator",
+        (1, 2, 2),
+        "RuntimeError: Local Gloo reconfigure handle is not part of the new communicator",
+        (1, 2, 2),
+        (0, 1, 1),
+        "RuntimeError: Gloo reconfigure uuid 10 was already used; each reconfigure() requires a unique uuid",
+        "DistStoreError: wait timeout after 1000ms",
+        1,
+        (0, 2, 2),
+    ]
+    assert on_1[0][7:10] == [(0, 2, 2), on_0[0][8], (0, 2, 2)]
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_ranks_that_give_another_uuid_do_not_meet(is_same):
+    def program(rank):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", enable_reconfigure=True)
+        handles = [f"gloo:{each}:-1:{each}:" for each in range(WORLD_SIZE)]
+        dist._reconfigure(1 if is_same else 1 + rank, handles)
+        dist.all_reduce(torch.ones(1))
+
+    result = simulate(program, WORLD_SIZE)
+    assert {str(each.code) for each in result.findings} == (set() if is_same else {"rank_error"})
+    assert is_same or "keys: /default_pg/0/reconfigure/1/cpu/1" in str(result)
 
 
 if __name__ == "__main__":
