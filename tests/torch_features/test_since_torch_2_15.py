@@ -397,7 +397,7 @@ def test_ranks_that_give_another_uuid_do_not_meet(is_same):
 
     result = simulate(program, WORLD_SIZE)
     assert {str(each.code) for each in result.findings} == (set() if is_same else {"rank_error"})
-    assert is_same or "keys: /default_pg/0/reconfigure/1/cpu/1" in str(result)
+    assert is_same or "/reconfigure/2/cpu/0" in str(result)
 
 
 if __name__ == "__main__":
