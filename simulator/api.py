@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -25,7 +24,7 @@ from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayPolicy
 from ddpsim.simulator.result import Result, RunInterrupted
-from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, ReplayKeywords, RunKeywords, RunPlan
+from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REFERENCE, ReplayKeywords, RunKeywords, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
 from ddpsim.simulator.wording import count_with_noun
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from ddpsim.simulator.comparing.judgement import Comparison
     from ddpsim.simulator.comparing.records import Recording
+    from ddpsim.simulator.comparing.runs import Reference
     from ddpsim.simulator.exploration.exploration import Exploration
     from ddpsim.simulator.exploration.explorer import OnProgress
     from ddpsim.simulator.exploration.strategy import Strategy
@@ -75,7 +75,7 @@ def simulate(
     ranks, see docs/howto/nodes_and_restarts.md. `preload`: see `simulate_program`. `one_at_a_time`: ranks that are
     processes compute one after another, with the same result.
     `check`: "replicas" compares the replicas of a model across ranks, and finds `unchecked` if there are none;
-    "replicas-if-any" does not require any.
+    "replicas-if-any" does not require any; "reference" holds the training against one rank, as `compare` does.
     `poison`: the output buffers of a call are filled with NaN, or about the largest value of their type, until the call
     is waited for, so that early reads are found. The default, None, means True in `explore` and False elsewhere.
     `default_group`: False lets the ranks make their default group themselves.
@@ -89,7 +89,7 @@ def simulate(
     chosen = _policy_by_name(policy, seed)
     if isinstance(chosen, (ReplayPolicy, GuidedPolicy, RunDirector)):
         plan = with_recorded_start(plan, chosen.start)
-    return _execute(runnable, world_size, plan, check_determinism, chosen, budget)
+    return _Executions(runnable, world_size, plan, options, is_checked=check_determinism)(chosen, budget)
 
 
 def simulate_program(command: Sequence[str], world_size: int, **options: Any) -> Result:
@@ -134,7 +134,7 @@ def replay(
     given_schedule = Schedule.parse(str(schedule), program=plan.identity)
     recorded = ReplayPolicy(given_schedule)
     plan = with_recorded_start(plan, recorded.start)
-    result = run_once(runnable, world_size, plan, policy=recorded, budget=budget)
+    result = _Executions(runnable, world_size, plan, options)(recorded, budget)
     if strict:
         recorded.check_divergence(result.trace)
     return result.compared_with(given_schedule)
@@ -222,7 +222,7 @@ def explore(
         )
     explorer = Explorer(
         strategy,
-        partial(_execute, runnable, world_size, plan, check_determinism),
+        _Executions(runnable, world_size, plan, options, is_checked=check_determinism),
         budget or EXPLORATION_BUDGET,
         keep_going=keep_going,
         on_progress=on_progress,
@@ -250,7 +250,7 @@ def compare(
 
     Raises UsageError as `simulate` does.
     """
-    from ddpsim.simulator.comparing.runs import compare_runs
+    from ddpsim.simulator.comparing.runs import Reference
 
     if not isinstance(steps, int) or steps < 1:
         raise UsageError(f"steps is {steps!r}, expected a whole number from 1: correct it")
@@ -258,17 +258,9 @@ def compare(
     reference, size, what = _reference_of(runnable, world_size, against)
     _, own_plan = make_plan(reference, size, {**options, "check": None}, budget)
 
-    def run_recorded(runnable: Any, size: int, plan: RunPlan, recording: Recording) -> Result:
-        policy = _policy_by_name(named.DEFAULT, 0)
-        return run_once(runnable, size, replace(plan, recording=recording), policy=policy, budget=budget)
-
-    return compare_runs(
-        partial(run_recorded, runnable, world_size, plan),
-        partial(run_recorded, reference, size, own_plan),
-        steps,
-        program=identity_in_words(f"{plan.identity}"),
-        what=what,
-    )
+    own = Reference(_recorded(reference, size, own_plan, named.DEFAULT, budget), steps, what)
+    _, found = own.compare(_recorded(runnable, world_size, plan, named.DEFAULT, budget))
+    return replace(found, program=identity_in_words(f"{plan.identity}"), against=what)
 
 
 def _reference_of(program: Any, world_size: int, against: Any) -> tuple[Any, int, str]:
@@ -322,8 +314,11 @@ def make_plan(
         raise UsageError("faults has a Strike, which hits processes of programs, FILE.py or -m MODULE: leave it out")
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
+    has_reference = options.get("check") == REFERENCE
+    options = {**options, "check": None if has_reference else options.get("check")}
     return program, RunPlan(
         **{**options, "args": tuple(args), "preload": tuple(preload), "private_disk": disks, "faults": tuple(faults)},
+        has_reference=has_reference,
         identity=program_identity(_program_name(program, options.get("name")), world_size),
         has_processes=is_program if isolation is None else isolation == "process",
         start=_seeds_of_ranks(program, options, is_checked=is_checked),
@@ -424,16 +419,44 @@ def _program_name(program: Any, name: str | None) -> str:
     return str(name or own)
 
 
-def _execute(
-    program: Any, world_size: int, plan: RunPlan, is_checked: bool, policy: Policy, budget: Budget | None
-) -> Result:
-    """Run the program under a policy: once, or twice for a determinism check."""
-    run = partial(run_once, program, world_size, plan, budget=budget)
-    if not is_checked:
-        return run(policy=policy)
-    from ddpsim.simulator.exploration.explorer import run_twice
+class _Executions:
+    """Runs a program under policies: once each, or twice for a determinism check; held against one reference if the
+    option `check` says so."""
 
-    return run_twice(lambda each: run(policy=each), policy)
+    def __init__(
+        self, program: Any, world_size: int, plan: RunPlan, options: Mapping[str, Any], *, is_checked: bool = False
+    ) -> None:
+        self._program, self._size, self._plan, self._is_checked = program, world_size, plan, is_checked
+        self._reference: Reference | None = None
+        if plan.has_reference:
+            from ddpsim.simulator.comparing.runs import Reference
+
+            _, own = make_plan(program, 1, {**options, "check": None, "faults": ()}, None)
+            self._reference = Reference(_recorded(program, 1, own, named.DEFAULT, None), 20, "1 rank")
+
+    def __call__(self, policy: Policy, budget: Budget | None) -> Result:
+        def run(policy: Policy) -> Result:
+            if self._reference is None:
+                return run_once(self._program, self._size, self._plan, policy=policy, budget=budget)
+            return self._reference.check(_recorded(self._program, self._size, self._plan, policy, budget))
+
+        if not self._is_checked:
+            return run(policy)
+        from ddpsim.simulator.exploration.explorer import run_twice
+
+        return run_twice(run, policy)
+
+
+def _recorded(
+    program: Any, size: int, plan: RunPlan, policy: str | Policy, budget: Budget | None
+) -> Callable[[Recording], Result]:
+    """Return a function that runs a program while its ranks record."""
+
+    def run(recording: Recording) -> Result:
+        chosen = _policy_by_name(policy, 0)
+        return run_once(program, size, replace(plan, recording=recording), policy=chosen, budget=budget)
+
+    return run
 
 
 def _policy_by_name(policy: str | Policy, seed: int) -> Policy:

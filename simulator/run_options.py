@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddpsim.simulator.comparing.records import Recording
     from ddpsim.simulator.verdict import Finding
 
-REPLICAS, REPLICAS_IF_ANY = CHECKS = ("replicas", "replicas-if-any")
+REPLICAS, REPLICAS_IF_ANY, REFERENCE = CHECKS = ("replicas", "replicas-if-any", "reference")
 """The values of the option `check`. With "replicas", a run without replicas to compare is unknown."""
 
 NOTHING = "none"
@@ -143,7 +143,8 @@ class RunOptions:
     )
     check: str | None = _option(
         None,
-        f"Compare model replicas across ranks: {REPLICAS} (unknown without any), {REPLICAS_IF_ANY} or {NOTHING}.",
+        f"Compare model replicas across ranks: {REPLICAS} (unknown without any), {REPLICAS_IF_ANY} or {NOTHING}; or "
+        f"{REFERENCE}: the training with that of one rank.",
         REPLICAS_IF_ANY,
         not_of=("compare",),
         choices=CHECKS,
@@ -176,6 +177,8 @@ class RunPlan(RunOptions):
     """The folder in which ranks that are processes keep diaries of their operations; "" for none."""
     follows_paths: bool = False
     """True if the lines that ranks run are recorded, to find where their paths part (`diagnosis/partings.py`)."""
+    has_reference: bool = False
+    """True if each run is held against one rank, for the option `check`, which then is None."""
     recording: Recording | None = None
     """What ranks record of their training, to compare it with another run; None to record nothing."""
 

@@ -204,14 +204,15 @@ class StepComparer:
                         yield _Pair(key[0], rank, value[kept], one, _size(whole - moved))
 
     def _losses(self, sides: StepSides) -> Iterator[Row]:
-        """Yield the losses: the mean over ranks, or their sum, has to be the loss of one rank."""
+        """Yield the losses: the mean over ranks or samples, or their sum, has to be the loss of one rank."""
         reference, twin = ([each.value for each in steps[0].of_kind(Kind.LOSS)] for steps in sides[1:])
         ranks = [[each.value for each in step.of_kind(Kind.LOSS)] for step in sides.ranks]
         if len(sides.reference) != 1 or len(reference) != len(twin) or {len(each) for each in ranks} != {len(twin)}:
             return
         sites = [each.name for each in sides.reference[0].of_kind(Kind.LOSS)]
+        counts = [sum(len(each.value.rows) for each in own.of_kind(Kind.SAMPLES) if each.value) for own in sides.ranks]
         for site, one, moved, values in zip(sites, reference, twin, zip(*ranks, strict=True), strict=True):
-            means = [np.mean(values), np.sum(values)]
+            means = [np.mean(values), np.sum(values), np.average(values, weights=counts if any(counts) else None)]
             near = min(means, key=lambda value: abs(value - one))
             (row,) = self._rows(Kind.LOSS, [_Pair(site, 0, np.array(near), np.array(one), abs(one - moved))])
             is_same = row.answer is Answer.SAME or not one

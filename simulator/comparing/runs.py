@@ -2,13 +2,15 @@
 
 import io
 import os
+import shutil
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.comparing.batches import describe_overlap
@@ -16,66 +18,100 @@ from ddpsim.simulator.comparing.comparison import ROUNDINGS, Answer
 from ddpsim.simulator.comparing.judgement import Comparison, judge_records
 from ddpsim.simulator.comparing.printed import Kept, describe_other_line
 from ddpsim.simulator.comparing.records import Kind, Recording, read_steps
+from ddpsim.simulator.diagnosis.explain import summarized_finding
 from ddpsim.simulator.events import RAW_MEMORY, EventKind
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.verdict import Verdict
+from ddpsim.simulator.verdict import Code, Verdict
 from ddpsim.simulator.wording import LabelledLine
 
 RunRecorded = Callable[[Recording], Result]
 """A function that runs a program while its ranks record."""
 
 
-def compare_runs(
-    run_ranks: RunRecorded, run_reference: RunRecorded, steps: int, *, program: str, what: str
-) -> Comparison:
-    """Run a training, its reference and the twin of that, whose output is hidden, and compare what they recorded.
+class Reference:
+    """A training's reference, and its twin, which are made when the first run of the training has passed."""
 
-    `program` and `what` are the training and the reference in words.
-    """
-    unknown = Comparison(Answer.UNKNOWN, "", program, what)
-    with TemporaryDirectory(prefix="ddpsim-compare-") as folder:
-        folders = [Path(folder, each) for each in ("ranks", "reference", "twin")]
-        for each in folders:
+    def __init__(self, run: RunRecorded, steps: int, what: str) -> None:
+        """`what` is the reference in words."""
+        self._run, self._what, self._steps = run, what, steps
+        self._folder = mkdtemp(prefix="ddpsim-compare-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folders = [Path(self._folder, each) for each in ("ranks", "reference", "twin")]
+        for each in self._folders:
             each.mkdir()
-        ranks, own, twin = (Recording(str(each), steps) for each in folders)
-        before = _times_of_files()
-        printed = [Kept(sys.stdout)]
-        with redirect_stdout(printed[0]):
-            first = run_ranks(ranks)
+        self._runs: list[Result] = []
+        self._printed: list[str] = []
+        self._written: list[str] = []
+        """The files and folders that the ranks wrote before the reference was made."""
+
+    def check(self, run_ranks: RunRecorded) -> Result:
+        """Return a run of the training, with a finding if it is not that of the reference, or if that is not known."""
+        result, found = self.compare(run_ranks)
+        if result.verdict is not Verdict.PASS or found.is_same:
+            return result
+        row, kind = found.first, found.first and found.first.kind
+        code = _CODES.get(kind, Code.DIVERGENCE_PARAMETERS) if kind else Code.DIVERGENCE_PARAMETERS
+        code = code if found.answer is Answer.DIFFERENT else Code.UNCHECKED
+        ranks = (row.rank,) if row is not None else ()
+        finding = summarized_finding(code, ranks, f"against {self._what}: {found.line}", found.lines)
+        return replace(result, findings=(finding, *result.findings)).with_replay(result.replay)
+
+    def compare(self, run_ranks: RunRecorded) -> tuple[Result, Comparison]:
+        """Run the training, and make the reference if there is none yet, whose output is hidden. Compare both."""
+        before, printed = _times_of_files(), Kept(sys.stdout)
+        with redirect_stdout(printed):
+            first = run_ranks(Recording(str(self._folders[0]), self._steps))
         written = [name for name, time in _times_of_files().items() if before.get(name) != time]
         if first.verdict is not Verdict.PASS:
             line = f"the run on {first.world_size} ranks did not pass: {first.findings[0].summary}"
-            return replace(unknown, line=line)
-        seen = {
-            (each.dtype, each.name if each.kind is Kind.NOTE else "")
-            for rank in range(first.world_size)
-            for step in read_steps(folders[0], rank)
-            for each in step.entries
-        }
+            return first, Comparison(Answer.UNKNOWN, line)
         calls = [event.call for event in first.trace if event.call is not None]
         sent = max((ROUNDINGS.get(str(call.signature.dtype), 0.0) for call in calls), default=0.0)
-        moved_by = max([sent, *(ROUNDINGS.get(dtype, 0.0) for dtype, _ in seen)])
+        if not self._runs:
+            self._written = written
+            self._make(first.world_size, sent)
+        if failed := [each for each in self._runs if each.verdict is not Verdict.PASS]:
+            line = f"the reference on {self._what} did not pass: {failed[0].findings[0].summary}"
+            return first, Comparison(Answer.UNKNOWN, line)
+        sizes, has_hook = (first.world_size, self._runs[0].world_size), any(call.origin.by_hook for call in calls)
+        by_step = _calls_by_step(first.trace)
+        found = judge_records(self._folders, sizes, by_step, self._written, rounding=sent, has_hook=has_hook)
+        overlap = describe_overlap(self._folders[0])
+        if found.is_same and overlap is not None:
+            line, cause, advice = overlap
+            lines = LabelledLine("cause", cause), LabelledLine("do", advice)
+            found = replace(found, answer=Answer.DIFFERENT, line=line, lines=lines)
+        notes = [*found.notes, *(each for each in first.notes if each.startswith(RAW_MEMORY))]
+        if found.is_same:
+            notes += filter(None, [describe_other_line(printed.getvalue(), *self._printed)])
+        return first, replace(found, notes=tuple(notes))
+
+    def _make(self, world_size: int, sent: float) -> None:
+        """Run the reference with the batches that the ranks recorded, and its twin moved by one rounding."""
+        seen = {
+            (each.dtype, each.name if each.kind is Kind.NOTE else "")
+            for rank in range(world_size)
+            for step in read_steps(self._folders[0], rank)
+            for each in step.entries
+        }
         freezes = any(note.startswith("BatchNorm") for _, note in seen)
-        own = own._replace(batches_of=ranks.folder, freezes_batch_norm=freezes)
-        for recording in (own, own._replace(folder=twin.folder, moved_by=moved_by)):
-            printed.append(Kept(io.StringIO()))
-            with redirect_stdout(printed[-1]), redirect_stderr(io.StringIO()):
-                ran = run_reference(recording)
-            if ran.verdict is not Verdict.PASS:
-                return replace(unknown, line=f"the reference on {what} did not pass: {ran.findings[0].summary}")
-        sizes, has_hook = (first.world_size, ran.world_size), any(call.origin.by_hook for call in calls)
-        calls_by_step = _calls_by_step(first.trace)
-        found = judge_records(folders, sizes, calls_by_step, written, rounding=sent, has_hook=has_hook)
-        overlap = describe_overlap(folders[0])
-    if found.is_same and overlap is not None:
-        line, cause, advice = overlap
-        lines = LabelledLine("cause", cause), LabelledLine("do", advice)
-        found = replace(found, answer=Answer.DIFFERENT, line=line, lines=lines)
-    notes = [*found.notes, *(each for each in first.notes if each.startswith(RAW_MEMORY))]
-    if found.is_same:
-        notes += filter(None, [describe_other_line(*(each.getvalue() for each in printed))])
-    return replace(found, program=program, against=what, notes=tuple(notes))
+        own = Recording(str(self._folders[1]), self._steps, str(self._folders[0]), freezes_batch_norm=freezes)
+        moved_by = max([sent, *(ROUNDINGS.get(dtype, 0.0) for dtype, _ in seen)])
+        for recording in (own, own._replace(folder=str(self._folders[2]), moved_by=moved_by)):
+            printed = Kept(io.StringIO())
+            with redirect_stdout(printed), redirect_stderr(io.StringIO()):
+                self._runs.append(self._run(recording))
+            self._printed.append(printed.getvalue())
+            if self._runs[-1].verdict is not Verdict.PASS:
+                return
+
+
+_CODES = {
+    **dict.fromkeys(list(Kind)[: list(Kind).index(Kind.RATE)], Code.DIVERGENCE_GRADIENTS),
+    Kind.BUFFER: Code.DIVERGENCE_BUFFERS,
+}
+"""By the kind of the first tensor that differs, the code of a finding, if it is not that of parameters."""
 
 
 def _times_of_files() -> dict[str, int]:

@@ -22,6 +22,7 @@ from ddpsim.simulator.hosts import FRESH_STORE
 from ddpsim.simulator.one_run import run_once
 from ddpsim.simulator.policies.named import RoundRobin
 from ddpsim.simulator.result import Result
+from ddpsim.simulator.run_options import REFERENCE
 
 LARGEST_FOLDER = 1 << 29
 _NOT_COPIED = (".git", "__pycache__")
@@ -36,6 +37,8 @@ class CrashRuns:
         for name in ("faults", "max_restarts"):
             if options.get(name):
                 raise UsageError(f"{name} is {options[name]!r}, but a sweep of crashes sets its own: leave it out")
+        if options.get("check") == REFERENCE:
+            raise UsageError(f"check is {REFERENCE!r}, but a sweep of crashes judges otherwise: leave it out")
         self._program, self._world_size = program, world_size
         self._options = {**options, "max_restarts": 1, "one_at_a_time": True}
         self._home, self._made = os.getcwd(), ExitStack()

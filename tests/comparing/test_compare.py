@@ -350,6 +350,44 @@ def test_parameters_that_the_program_steps_by_hand_are_compared(is_reduced, is_l
         assert found.line.startswith(f"step {first}: written parameter of Linear:weight")
 
 
+def _added_on_arrival(rank, bug=""):
+    """Rank 0 adds the gradients of others as they arrive, or with a bug those that arrive in the order of ranks."""
+    model, size = trainings.network(), torch.distributed.get_world_size()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, labels = trainings.samples(12)
+    outputs = model(inputs.chunk(size)[rank])
+    torch.nn.functional.cross_entropy(outputs, labels.chunk(size)[rank], reduction="sum").backward()
+    for each in model.parameters():
+        if rank:
+            torch.distributed.send(each.grad, 0)
+        for number in range(1, size) if rank == 0 else ():
+            got = torch.empty_like(each)
+            source = torch.distributed.recv(got)
+            each.grad += got * (number == source or not bug)
+        torch.distributed.broadcast(each.grad, 0)
+    optimizer.step()
+
+
+@pytest.mark.tier("ci")
+@rows("bug", ["", "by number"])
+def test_each_schedule_is_held_against_one_reference(bug):
+    options = {"args": (bug,), "check": "reference"}
+    found = ddpsim.explore(_added_on_arrival, 3, budget=ddpsim.Budget(executions=30, seconds=300), **options)
+    assert (found.first_failure is not None) is bool(bug), found
+    if bug:
+        (finding,) = found.first_failure.findings
+        assert finding.code == "divergence.gradients"
+        assert finding.summary.startswith("against 1 rank: step 0: gradient of ")
+        assert found.first_pass is not None
+        again = ddpsim.replay(_added_on_arrival, 3, found.first_failure.schedule, **options)
+        assert again.findings[0].summary == finding.summary
+
+
+def test_a_run_whose_training_is_not_comparable_is_unknown():
+    result = ddpsim.simulate(trainings.own_samples, 2, check="reference")
+    assert (result.verdict, result.findings[0].code) == (ddpsim.Verdict.UNKNOWN, "unchecked")
+
+
 def test_the_page_shows_each_tensor_in_each_step():
     found = compare("local_steps")
     values = found.as_json()
