@@ -69,7 +69,7 @@ def test_program_that_is_not_callable(program):
         ({"policy": 3}, r"policy is 3, expected a name or an object with choose\(point, options\).*"),
         ({"policy": Budget}, r"policy is <class.*"),
         ({"transport": "pigeon"}, r"transport is 'pigeon', expected .*"),
-        ({"check": "everything"}, r"check is 'everything', expected 'replicas' or 'replicas-if-any': .*"),
+        ({"check": "everything"}, r"check is 'everything', expected one of replicas, replicas-if-any, reference: .*"),
         ({"args": 5}, r"args is 5, expected a sequence of arguments: .*"),
         ({"args": "ab"}, r"args is 'ab', expected a sequence of arguments: .*"),
         ({"budget": 5}, r"budget is 5, expected a Budget: .*"),

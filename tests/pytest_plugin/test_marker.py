@@ -71,7 +71,7 @@ LINES_OF_THE_SIMULATOR = {
     "ranks(2, explore={'policy': 'dpor', 'depth': 2})": "depth is 2, which only policy 'pct' has, not 'dpor': "
     "leave it out",
     "ranks(2, transport='nccl')": "transport is 'nccl', expected 'memory' or 'gloo': give one of these",
-    "ranks(2, check='all')": "check is 'all', expected 'replicas' or 'replicas-if-any': give one of these",
+    "ranks(2, check='all')": "check is 'all', expected one of replicas, replicas-if-any, reference: give one of these",
     "ranks(2, faults=[3])": "faults has 3, expected Crash, Delay or EarlyReturn values: give only these",
 }
 """What the simulator says of what the plugin hands on."""
