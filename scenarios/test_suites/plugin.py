@@ -32,6 +32,7 @@ from ddpsim.scenarios.test_suites.summary import (
     summary_lines,
     write_sarif,
 )
+from ddpsim.simulator.errors import make_internal_error
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
@@ -126,7 +127,12 @@ class SuitePlugin:
                 return attempt(replace(terms, policy=policy))
 
             search = ScheduleSearch(found, attempt_under)
-            search.search(self._schedules, terms.seconds, terms.seed)
+            try:
+                search.search(self._schedules, terms.seconds, terms.seed)
+            except pytest.exit.Exception:
+                raise
+            except Exception as error:  # the next test runs
+                item.warn(pytest.PytestWarning(str(make_internal_error(error, "the exploration of the test"))))
             row = replace(row, schedules=search.text())
             if search.has_both:
                 found = search.by_outcome["failed"]

@@ -33,7 +33,7 @@ from ddpsim.scenarios.pytest_plugin.running import MOST_STEPS, RUN
 from ddpsim.scenarios.pytest_plugin.token_replay import replay_test
 from ddpsim.scenarios.test_suites.shared_state import ModuleStates
 from ddpsim.scenarios.test_suites.summary import SuiteRow
-from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.choices import Policy, RedundantRun
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.hosts import RankHost, common_variables
 from ddpsim.simulator.policies.named import DEFAULT
@@ -70,6 +70,8 @@ class Attempt:
     """True if ranks have been threads."""
     is_bound_to_threads: bool = False
     """True if the harness itself runs ranks as threads, so that they are meant to share what they share."""
+    is_redundant: bool = False
+    """True if the policy has broken off the first run, as it would repeat another one: there is no outcome."""
 
     @property
     def why_processes(self) -> str:
@@ -169,6 +171,9 @@ class RanksOfTest:
         try:
             with _process_kept(attempt) if isolation == "thread" else nullcontext():
                 result = self._simulate(run_rank, world_size, attempt, isolation, has_group)
+        except RedundantRun:
+            attempt.is_redundant = True
+            raise
         except UsageError as error:
             raise RanksFailed(str(error)) from None
         finally:
@@ -203,7 +208,7 @@ class RanksOfTest:
             if failure is not None:
                 raise failure
         else:
-            policy = terms.policy if number == 0 else DEFAULT
+            policy = terms.policy if number == 0 and not attempt.is_redundant else DEFAULT
             result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
         again = replay_command(attempt.item, str(result.schedule))
         return result.with_replay(f"{again} --ddpsim --ddpsim-isolation {isolation}")

@@ -8,12 +8,14 @@ differs is one choice.
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
 from ddpsim import Policy, Result, Schedule, Verdict
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt
+from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.exploration.divergence_point import DivergencePoint, find_closest_pass
 from ddpsim.simulator.exploration.strategy import Strategy, strategy_by_name
 from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
@@ -95,10 +97,13 @@ class ScheduleSearch:
         while most > 0 and time.monotonic() < end and (policy := strategy.next_policy()) is not None:
             most -= 1
             attempted = self.attempt_under(policy)
+            if attempted.attempt.is_redundant:
+                continue
             if not attempted.attempt.results:
                 return
             self._count(attempted)
-            strategy.take(attempted.attempt.results[0])
+            with suppress(RedundantRun):
+                strategy.take(attempted.attempt.results[0])
 
     def _count(self, attempted: Attempted) -> None:
         self.outcomes[attempted.outcome] += 1

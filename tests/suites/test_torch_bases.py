@@ -195,6 +195,35 @@ def test_a_test_whose_outcome_depends_on_the_schedule_is_flaky(run, pytester):
     again.assert_outcomes(failed=1, deselected=1)
 
 
+LEADER = f"""{HEAD}
+from ddpsim.scenarios.test_suites import schedules
+
+class TestIt(Processes):
+    def test_leader(self):
+        self.group()
+        store = dist.distributed_c10d._get_default_store()
+        if store.add("ticket", 1) == 1:
+            self.assertEqual(self.rank, 0)
+        dist.barrier()
+
+    def test_passes(self):
+        self.group()
+"""
+
+
+def test_a_schedule_that_dpor_finds_redundant_does_not_end_the_session(run):
+    result = run(LEADER, "--ddpsim", "--ddpsim-explore", "20")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["  flaky: test_it.py::TestIt::test_leader *where it fails*"])
+
+
+def test_an_error_of_the_exploration_does_not_end_the_session(run):
+    broken = LEADER + "\nschedules.find_closest_pass = None"
+    result = run(broken, "--ddpsim", "--ddpsim-explore", "20")
+    result.assert_outcomes(passed=1, failed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*PytestWarning: *(in the exploration of the test)"])
+
+
 HAZARD = f"""{HEAD}
 class TestIt(Processes):
     def test_changes_a_tensor_in_flight(self):
