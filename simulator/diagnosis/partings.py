@@ -131,13 +131,15 @@ def _may_follow(path: Sequence[_Key], calls: Sequence[_Key], others: Sequence[_K
 def _meeting(one: Sequence[_Key], i: int, two: Sequence[_Key], j: int) -> tuple[int, int]:
     """Return the nearest indices from which two paths have steps in common; their ends if there are none.
 
-    One step is enough in the same round of a loop: neither path has then passed the last common step again.
+    The same round of a loop comes first: neither path has then passed the last common step again. In the same function,
+    one step is enough there.
     """
     ends = min(len(one), i + _FARTHEST), min(len(two), j + _FARTHEST)
     if i and j:
         in_round = _index(one, one[i - 1], i, ends[0]), _index(two, two[j - 1], j, ends[1])
-        if met := _nearest_meeting(one, i, two, j, in_round, 1):
-            return met
+        for length in (1, 2):
+            if met := _nearest_meeting(one, i, two, j, in_round, length):
+                return met
     return _nearest_meeting(one, i, two, j, ends, 2) or (len(one), len(two))
 
 

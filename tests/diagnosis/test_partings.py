@@ -242,6 +242,25 @@ def reduces_gradients_that_are_there(rank, shares=False):
     dist.destroy_process_group()
 
 
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def reduce_if_due(self):
+        if self.count % 3 == 0:
+            reduce_one()
+
+
+def counts_its_own_steps(rank, shares=False):
+    counter = Counter()
+    for step in range(9):
+        counter.count += shares or (rank, step) != (2, 4)
+        counter.reduce_if_due()
+        if rank == 0:
+            assert step < 9
+    dist.barrier()
+
+
 def found_by(program, isolation="thread"):
     result = simulate(program, 3, isolation=isolation)
     (finding,) = name_parting(result, program, 3, isolation=isolation).findings
@@ -279,6 +298,7 @@ PROGRAMS = {
         'and thread "saver" (test_partings.py:23) were in collectives of group "default" at the same time',
     ),
     reduces_gradients_that_are_there: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
+    counts_its_own_steps: ("the paths of the ranks part", "self.count is 6 on ranks 0, 1 against 5 on rank 2"),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }
 
