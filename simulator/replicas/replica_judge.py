@@ -67,6 +67,8 @@ class ReplicaJudge:
         """By wrapper and rank, the numbers of the optimizers that have stepped. Ranks may divide the parameters."""
         self._ends: dict[WrapperKey, ReplicaComparison] = {}
         """By wrapper, the final parameters of the ranks that returned."""
+        self._ends_by_hand: dict[WrapperKey, ReplicaComparison] = {}
+        """By group, the final values of the parameters whose gradients the program reduces in it."""
         self._starts: dict[WrapperKey, tuple[str, ...]] = {}
         """By wrapper, the fingerprint of the parameters at the beginning of the first step."""
         self._sizes: dict[WrapperKey, int] = {}
@@ -106,6 +108,11 @@ class ReplicaJudge:
         comparison.add_rank(
             sample.rank, tensors, site=site, tolerance=self._tolerance, communicated=passed, in_any_order=by_hand
         )
+        if sample.start:
+            self._starts.setdefault(sample.key, sample.start)
+            self._ends_by_hand.setdefault(sample.key, ReplicaComparison()).add_rank(
+                sample.rank, tensors, site=site, tolerance=self._tolerance, communicated=passed, in_any_order=True
+            )
         if sample.inputs is not None:
             self._starts.setdefault(sample.key, sample.inputs.start)
             comparison.steps.append(sample._replace(tensors=()))
@@ -151,20 +158,23 @@ class ReplicaJudge:
         """Yield texts on wrappers of several groups that began with equal parameters and ended with different ones: a
         wrapper that had all their ranks would have kept them equal, and none of them compares with another."""
         alike: dict[object, list[WrapperKey]] = {}
-        for key, start in self._starts.items():
-            if start and key in self._ends and len(start) == len(self._ends[key].groups[0].tensors):
-                alike.setdefault((key[1], _dimension_of_shards(key[0]) or start), []).append(key)
+        ends = {**self._ends, **self._ends_by_hand}
+        for key, end in ends.items():
+            start = self._starts.get(key)
+            if start and len(start) == len(end.groups[0].tensors):
+                dimension = "" if key in self._ends_by_hand else _dimension_of_shards(key[0])
+                alike.setdefault((key[1], dimension or start), []).append(key)
         for keys in alike.values():
-            ends = [self._ends[key].groups[0].tensors for key in keys]
+            tensors = [ends[key].groups[0].tensors for key in keys]
             values = [
-                dict(zip(end, zip(self._starts[key], _fingerprints(end), strict=True), strict=True))
-                for key, end in zip(keys, ends, strict=True)
+                dict(zip(each, zip(self._starts[key], _fingerprints(each), strict=True), strict=True))
+                for key, each in zip(keys, tensors, strict=True)
             ]
             common = [name for name in values[0] if all(name in own for own in values)]
             equal = [name for name in common if len({own[name][0] for own in values}) == 1]
             if apart := [name for name in equal if len({own[name][1] for own in values}) > 1]:
                 what = "models" if len(equal) == len(values[0]) else join_names(shorten_list(apart))
-                ranks = sorted((sorted(self._ends[key].compared_ranks), key[0]) for key in keys)
+                ranks = sorted((sorted(ends[key].compared_ranks), key[0]) for key in keys)
                 groups = [f'"{name}" ({rank_list(own)})' for own, name in ranks]
                 yield f"{what} of groups {join_names(shorten_list(groups))}, which began equal and ended different"
 

@@ -129,6 +129,8 @@ class ReplicaSample(NamedTuple):
     """A call of the program that the rank had not waited for."""
     communicated: int = 0
     """The number of elements that the rank's program has passed to its own calls so far."""
+    start: tuple[str, ...] = ()
+    """The fingerprints that the tensors had at first, in the last sample of what a program reduces in a group of its own."""
 
 
 class WrapperProgress(NamedTuple):

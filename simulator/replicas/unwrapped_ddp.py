@@ -23,7 +23,7 @@ from torch.nn import Module
 
 from ddpsim.simulator.attribution.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.diagnosis import replica_divergence
-from ddpsim.simulator.replicas import flat_gradients
+from ddpsim.simulator.replicas import flat_gradients, replica_tensors
 from ddpsim.simulator.replicas.flat_gradients import FlatTensorCall, gradient_of, value_of
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaSample, ReplicaTensor
 from ddpsim.simulator.runtime.call_sites import current_user_site
@@ -70,6 +70,8 @@ class _ReducedParameters(NamedTuple):
     """The latest call that reduced such gradients."""
     parameters: dict[int, ReplicaTensor]
     """The parameters by id, in the order in which their gradients were first reduced."""
+    start: tuple[str, ...]
+    """The fingerprints of the parameters at that time, if it is not the default group."""
 
 
 class _RankModules:
@@ -195,11 +197,15 @@ class UnwrappedReplicas:
     def _record_reduction(self, mine: _RankModules, pending: PendingCall, found: Sequence[ReplicaTensor]) -> None:
         """Record that a call of the program reduced the gradients of these parameters."""
         if found:
-            _, latest, parameters = mine.replicated.get(pending.call.group, (0, pending, {}))
-            for each in found:
-                parameters.setdefault(id(each.tensor), each)
+            group, size = pending.call.group, len(pending.members)
+            _, latest, parameters, start = mine.replicated.get(group, (0, pending, {}, ()))
+            new = [each for each in found if id(each.tensor) not in parameters]
+            parameters.update((id(each.tensor), each) for each in new)
+            if group != "default":
+                with torch.no_grad(), suspend_modes():
+                    start += replica_tensors.fingerprint(each.tensor for each in new)
             latest = max(latest, pending, key=lambda each: each.call.sequence)
-            mine.replicated[pending.call.group] = _ReducedParameters(len(pending.members), latest, parameters)
+            mine.replicated[group] = _ReducedParameters(size, latest, parameters, start)
 
     def _find_gradients(
         self, mine: _RankModules, pending: PendingCall, tensor: Tensor, content: Tensor
@@ -262,13 +268,13 @@ class UnwrappedReplicas:
             self._send_sample(rank, call.group, latest.size, moment, parameters, has_ended=has_ended)
 
     def _sample_reduced(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
-        for group, (size, latest, parameters) in mine.replicated.items():
+        for group, (size, latest, parameters, start) in mine.replicated.items():
             sequence = latest.call.sequence
             if not latest.is_complete or (mine.compared.get(group) == sequence and not has_ended):
                 continue
             mine.compared[group] = sequence
             moment = replica_divergence.point_of_manual_reduction(group, sequence, has_ended=has_ended)
-            self._send_sample(rank, group, size, moment, list(parameters.values()), has_ended=has_ended)
+            self._send_sample(rank, group, size, moment, list(parameters.values()), has_ended=has_ended, start=start)
 
     def _send_sample(
         self,
@@ -279,10 +285,11 @@ class UnwrappedReplicas:
         parameters: Sequence[ReplicaTensor],
         *,
         has_ended: bool,
+        start: tuple[str, ...] = (),
     ) -> None:
         tensors, site = _with_unique_names(parameters), None if has_ended else current_user_site()
-        key, passed = (group, -1), self._communicated[rank]
-        self._notice(ReplicaSample(key, rank, size, moment, tensors, site, has_trained=True, communicated=passed))
+        sample = ReplicaSample((group, -1), rank, size, moment, tensors, site, has_trained=True)
+        self._notice(sample._replace(communicated=self._communicated[rank], start=start if has_ended else ()))
 
 
 def _rank_tensors(pending: PendingCall) -> Sequence[Tensor]:

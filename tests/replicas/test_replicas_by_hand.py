@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.algorithms.model_averaging.averagers as averagers
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
@@ -468,3 +469,22 @@ def test_fsdp_without_shards_reduces_gradients_not_the_program(seeds):
     causes = [line.text for each in findings for line in each.lines if getattr(line, "label", "") == "cause"]
     assert ["the initial models differed, or" in text for text in causes] == [True] * (seeds[0] != seeds[1])
     assert not any("the program" in text for text in causes)
+
+
+def reduced_over_one_axis(rank, axis):
+    torch.manual_seed(0)
+    group = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicas", "shards")).get_group(axis)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.full((1, 2), 1.0 + rank)).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=group)
+        optimizer.step()
+
+
+def test_models_whose_gradients_stay_in_groups_of_one_rank_are_told():
+    groups = '"shards (replicas 0) of rank 0" (rank 0), "shards (replicas 1) of rank 1" (rank 1)'
+    told = f"not compared: models of groups {groups}, which began equal and ended different"
+    notes = [simulate(reduced_over_one_axis, 2, args=(axis,), check="replicas").notes for axis in ("shards", "replicas")]
+    assert notes == [(told,), ()]
