@@ -252,7 +252,8 @@ class Call(NamedTuple):
     @property
     def title(self) -> str:
         """Return the operation and the number of the call: `all_reduce #3`."""
-        return f"{self.signature.operation} #{self.sequence}"
+        is_first = self.signature.operation == "new_group" and self.group == "default"
+        return "init_process_group" if is_first else f"{self.signature.operation} #{self.sequence}"
 
     @property
     def is_point_to_point(self) -> bool:

@@ -23,6 +23,7 @@ _NEAREST, _FARTHEST = 32, 16_384
 _REPLACED = (
     Cause.RAN_OUT_OF_INPUT,
     Cause.OTHER_BRANCH,
+    Cause.OTHER_FUNCTION,
     Cause.DECIDED_ALONE,
     Cause.LEFT_LOOP,
     Cause.STAYED_IN_LOOP,
@@ -46,7 +47,11 @@ class PathStep(NamedTuple):
     """For a line that can branch, the names in its condition, and their values as text; None for other lines."""
     round: tuple[tuple[str, str], ...] = ()
     """For the line of a `for` loop, its variables, and their values in the round before."""
+    is_loop: bool = False
+    """True for the line of a loop."""
 
+
+_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
 
 _Path = Sequence[PathStep | Call]
 _Key = tuple[object, ...]
@@ -75,11 +80,13 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
     if not groups or not finding.code.value.startswith(MAY_FOLLOW) or not others:
         return finding
     reference = paths[others[0]]
+    unlike = finding.calls if finding.code.value.startswith("mismatch") else ()
     found = {
         rank: parting
         for rank in paths
         for thread in reference
-        if rank != others[0] and (parting := find_parting(paths[rank].get(thread, ()), reference[thread])) is not None
+        if rank != others[0]
+        and (parting := find_parting(paths[rank].get(thread, ()), reference[thread], unlike)) is not None
     }
     blamed = [rank for rank in ranks if rank in found] or list(found)
     if not blamed:
@@ -89,23 +96,30 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
     rest = [rank for rank in paths if rank not in who and (rank not in found or found[rank].at[1] > first.at[1])]
     swapped = Parting(first.other, first.mine, first.at[::-1], first.until[::-1])
     caught = _advise_exception(finding, first, who) or _advise_exception(finding, swapped, rest)
-    return caught or _advise_branch(finding, first, paths, who, rest)
+    return caught or _advise_branch(finding, first, {rank: found[rank] for rank in who}, paths, rest)
 
 
 def name_threads(finding: Finding, together: Iterable[tuple[str, set[str], str]]) -> Finding:
     """Return a mismatch with the cause that two threads of a rank use the group together; itself if they do not."""
     threads = {(call.group, call.thread) for call in finding.calls}
-    if finding.code.value.startswith("mismatch") and finding_has_cause(finding, (*_REPLACED, Cause.OTHER_FUNCTION)):
+    if finding.code.value.startswith("mismatch") and finding_has_cause(finding, _REPLACED):
         for group, names, text in together:
             if threads.issuperset((group, name) for name in names):
                 return _with_advice(finding, Cause.THREADS_SHARE_GROUP.lines(fact=text), [])
     return finding
 
 
-def find_parting(mine: _Path, other: _Path) -> Parting | None:
+def find_parting(mine: _Path, other: _Path, unlike: Sequence[Call] = ()) -> Parting | None:
     """Return the first place where two paths part and make unequal collectives before they meet again; None if there
-    is no such place, or a rank that did not end may still make the same ones."""
+    is no such place, or a rank that did not end may still make the same ones.
+
+    `unlike`: calls that were matched and do not agree. Where two paths end in these, from different lines, their
+    arguments count, and not the operation alone.
+    """
     one, two = [_key(step) for step in mine], [_key(step) for step in other]
+    last = [call for path in (mine, other) for call in path[-1:] if isinstance(call, Call) and call in unlike]
+    if len({call.site for call in last}) > 1:
+        one[-1], two[-1] = ((call.group, f"{call.operation} {call.signature}") for call in last)
     i = j = 0
     while i < len(one) and j < len(two):
         if one[i] == two[j]:
@@ -179,15 +193,18 @@ END = PathStep("", NOWHERE)
 def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, dict[str, list[PathStep | Call]]]:
     """Return, by rank and thread, the steps and the collectives on these groups, in order.
 
-    How far a generator expression went, as in `all(...)`, is no step of its own: rounds would meet other rounds there.
+    How far a comprehension or generator expression went, as in `all(...)`, is no step of its own: rounds would meet
+    other rounds there.
     """
     paths: dict[int, dict[str, list[PathStep | Call]]] = {}
     for fact in noticed:
         if fact.kind is NoticedKind.PATH:
             rank, steps = fact.detail
             calls = [call for call in fact.calls if call.group in groups and not call.is_point_to_point]
-            for step in (*(each for each in steps if each.site.function != "<genexpr>"), *calls):
-                paths.setdefault(rank, {}).setdefault(step.thread, []).append(step)
+            for step in (*(each for each in steps if each.site.function not in _COMPREHENSIONS), *calls):
+                path = paths.setdefault(rank, {}).setdefault(step.thread, [])
+                if not path or step != path[-1]:  # from Python 3.12 on, rounds of a comprehension repeat its line
+                    path.append(step)
     return dict(sorted(paths.items()))
 
 
@@ -218,10 +235,17 @@ def _advise_exception(finding: Finding, parting: Parting, who: Sequence[int]) ->
 
 
 def _advise_branch(
-    finding: Finding, parting: Parting, paths: Mapping[int, Mapping[str, _Path]], who: list[int], rest: list[int]
+    finding: Finding,
+    parting: Parting,
+    found: Mapping[int, Parting],
+    paths: Mapping[int, Mapping[str, _Path]],
+    rest: list[int],
 ) -> Finding:
-    """Return the finding with the values that differ where the paths part; the finding itself if none are known."""
-    i, j = parting.at
+    """Return the finding with the values that differ where the paths part; the finding itself if none are known.
+
+    `found` has the partings of the ranks that part there from the `rest`, whose paths are alike so far.
+    """
+    (i, j), who = parting.at, list(found)
     if not finding_has_cause(finding, _REPLACED):
         return finding
     swapped = Parting(parting.other, parting.mine, parting.at[::-1], parting.until[::-1])
@@ -231,14 +255,11 @@ def _advise_branch(
             return _with_advice(finding, Cause.REDUCED_ALONE.lines(rank_list(ranks), fact), [call.site])
     if (last := _line_that_decides(parting)) is None:
         return finding
-    number = sum(_key(step) == _key(last) for step in parting.other[:j])
-    steps = {}
-    for rank in sorted((*who, *rest)):
-        own = [step for step in paths[rank].get(last.thread, ()) if _key(step) == _key(last)]
-        if len(own) >= number and isinstance(step := own[number - 1], PathStep):
-            steps[rank] = step
-    values = list(_differing({rank: step.values or () for rank, step in steps.items()}))
-    rounds = list(_differing({rank: step.round for rank, step in steps.items()}, "was")) if number > 1 else []
+    ways = {rank: paths[rank].get(last.thread, ()) for rank in sorted((*who, *rest))}
+    own = {rank: each.mine[: each.at[0]] for rank, each in found.items()}
+    last_steps, same_rounds = (_steps_at(last, ways, each, parting.other[:j]) for each in (own, {}))
+    values = list(_differing({rank: step.values or () for rank, step in last_steps.items()}))
+    rounds = list(_differing({rank: step.round for rank, step in same_rounds.items()}, "was"))
     sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
     is_told = any(isinstance(line, LabelledLine) and line.text.startswith("a tie") for line in finding.lines)
@@ -254,6 +275,10 @@ def _advise_branch(
     if values and not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT]):
         fact = f"from {last.site} {sides}; there {'; '.join(values)}"
         return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=fact)], sites)
+    for ranks, staying, side in (who, rest, parting), (rest, who, swapped):
+        if _leaves_loop(side, last) and not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT]):
+            fact = f"{rank_list(ranks)} left the loop at {last.site}, and {rank_list(staying)} went on in it"
+            return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=fact)], sites)
     for ranks, side in (who, parting), (rest, swapped):
         stays = any(_key(step) == _key(last) for step in side.mine[side.at[0] :])
         is_alone = _is_branch_alone(side, last) or finding_has_cause(finding, [Cause.WRAPPED_ALONE])
@@ -275,11 +300,34 @@ def _line_that_decides(parting: Parting) -> PathStep | None:
     return found[1] if is_one and found[1].values is not None else None
 
 
+def _steps_at(
+    line: PathStep, paths: Mapping[int, _Path], before: Mapping[int, _Path], reference: _Path
+) -> dict[int, PathStep]:
+    """Return the step of each rank at a line: the one that its path in `before` ends with, or that of as many rounds as
+    the reference."""
+    found = {}
+    for rank, path in paths.items():
+        number = sum(_key(step) == _key(line) for step in before.get(rank, reference))
+        steps = [step for step in path if isinstance(step, PathStep) and _key(step) == _key(line)]
+        if len(steps) >= number > 0:
+            found[rank] = steps[number - 1]
+    return found
+
+
 def _reduction_alone(side: Parting) -> Call | None:
     """Return the call if this side goes on with a reduction of DDP, and the other with a line of the program."""
     mine, other = side.mine[side.at[0] :][:1], side.other[side.at[1] :][:1]
     calls = [step for step in mine if isinstance(step, Call) and step.origin.phase is Phase.BUCKET]
     return next(iter(calls), None) if any(isinstance(step, PathStep) for step in other) else None
+
+
+def _leaves_loop(side: Parting, last: PathStep) -> bool:
+    """Return True if the last common line is that of a loop, and this side goes on after it, the other inside."""
+    mine, other = (next(iter(path[at:]), END) for path, at in zip(side[:2], side.at, strict=True))
+    if not last.is_loop or isinstance(other, Call) or other.site._replace(line=0) != last.site._replace(line=0):
+        return False
+    in_function = not isinstance(mine, Call) and mine.site._replace(line=0) == last.site._replace(line=0)
+    return last.site < other.site and not (in_function and last.site < mine.site < other.site)
 
 
 def _is_branch_alone(side: Parting, last: PathStep) -> bool:

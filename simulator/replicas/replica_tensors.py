@@ -130,7 +130,7 @@ class ReplicaSample(NamedTuple):
     communicated: int = 0
     """The number of elements that the rank's program has passed to its own calls so far."""
     start: tuple[str, ...] = ()
-    """The fingerprints that the tensors had at first, in the last sample of what a program reduces in a group of its own."""
+    """The fingerprints that the tensors had at first; only set in the last sample of a group of some ranks."""
 
 
 class WrapperProgress(NamedTuple):

@@ -23,6 +23,9 @@ _MOST_STEPS = 300_000
 
 _LONGEST_VALUE = 40
 
+_PLAIN = frozenset({bool, int, float, str, range})
+"""Types whose text runs no code of the program."""
+
 _Names = tuple[tuple[str, str], ...]
 """Names, each with the name of an attribute or ""."""
 
@@ -73,7 +76,7 @@ class PathRecorder:
         me = self._running()
         if me is None or self._count.get(me.rank, 0) >= _MOST_STEPS:
             return None
-        raised, values, target = "", None, tuple[tuple[str, str], ...]()
+        raised, values, target, names = "", None, tuple[tuple[str, str], ...](), None
         if event == "exception" and issubclass(arg[0], Exception) and not issubclass(arg[0], _ENDINGS):
             raised = f"{arg[0].__name__}: {arg[1]}".partition("\n")[0].removesuffix(": ")
         elif event != "line":
@@ -81,27 +84,31 @@ class PathRecorder:
         elif (names := _names_that_decide(frame.f_code.co_filename).get(frame.f_lineno)) is not None:
             values, target = _values(frame, names[0]), _values(frame, names[1], is_number=True)
         self._count[me.rank] = self._count.get(me.rank, 0) + 1
-        self._steps.setdefault(me.rank, []).append(PathStep(me.name, site_of_user_frame(frame), raised, values, target))
+        is_loop = names is not None and names[2]
+        step = PathStep(me.name, site_of_user_frame(frame), raised, values, target, is_loop)
+        self._steps.setdefault(me.rank, []).append(step)
         return self._step
 
 
 @lru_cache(maxsize=256)
-def _names_that_decide(path: str) -> Mapping[int, tuple[_Names, _Names]]:
-    """Return, by line that can branch, the names in the conditions of branches and loops, and the targets of loops."""
+def _names_that_decide(path: str) -> Mapping[int, tuple[_Names, _Names, bool]]:
+    """Return, by line that can branch, the names in the conditions of branches and loops, the targets of loops, and
+    whether a loop is there."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
         return {}
-    found: dict[int, tuple[_Names, _Names]] = {}
+    found: dict[int, tuple[_Names, _Names, bool]] = {}
     for node in ast.walk(tree):
         condition = getattr(node, "test", None) or (node.iter if isinstance(node, _LOOPS) else None)
         if condition is not None:
             target = _names_in(node.target) if isinstance(node, (ast.For, ast.AsyncFor)) else ()
             for line in range(condition.lineno, (condition.end_lineno or condition.lineno) + 1):
-                names, targets = found.get(line, ((), ()))
-                found[line] = (*names, *_names_in(condition)), (*targets, *target)
+                names, targets, is_loop = found.get(line, ((), (), False))
+                is_loop = is_loop or isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+                found[line] = (*names, *_names_in(condition)), (*targets, *target), is_loop
         elif isinstance(node, _BRANCHING):
-            found.setdefault(node.lineno, ((), ()))
+            found.setdefault(node.lineno, ((), (), False))
     return found
 
 
@@ -132,10 +139,13 @@ def _value_text(value: object) -> str:
     """Return a plain value as text; "" for others, whose text may run code of the program."""
     if f"{type(value).__module__}.{type(value).__name__}" == "torch.Tensor":
         tensor: Any = value
-        value = tensor.item() if tensor.is_cpu and tensor.numel() == 1 else None
-    if type(value) in (bool, int, float, str, range):
-        text = repr(value)
-        return text if len(text) <= _LONGEST_VALUE else ""
+        if tensor.numel() != 1:
+            return f"a tensor of shape {list(tensor.shape)}"
+        value = tensor.item() if tensor.is_cpu else None
+    parts = value if type(value) in (list, tuple) else [value]
+    text = repr(value) if {type(each) for each in parts} <= _PLAIN else ""  # type: ignore[attr-defined]
+    if parts and 0 < len(text) <= _LONGEST_VALUE:
+        return text
     if type(value) in (list, tuple, dict, set):
         return f"a {type(value).__name__} of {len(value)}"  # type: ignore[arg-type]
     return ""

@@ -261,6 +261,43 @@ def counts_its_own_steps(rank, shares=False):
     dist.barrier()
 
 
+def log(value):
+    dist.all_reduce(value)
+
+
+def logs_where_there_are_boxes(rank, shares=False):
+    for step in range(3):
+        boxes = torch.ones(0 if (rank, step) == (2, 1) and not shares else 2, 4)
+        if len(boxes):
+            log(torch.tensor(1.0))
+        log(torch.tensor(2.0))
+        dist.broadcast(boxes.new_ones(1), 0)
+
+
+def fills_its_batch(rank, shares=False):
+    batch: list[int] = []
+    slots = 2 if rank == 2 and not shares else 3
+    for request in range(4):
+        if len(batch) >= slots:
+            break
+        log(torch.tensor(request))
+        batch.append(request)
+    reduce_one()
+
+
+def prepares_in_a_comprehension(rank, shares=False):
+    answers = [each * each for each in range(5 - (rank > 0))]
+    if rank == 0 or shares:
+        dist.all_gather_object([None] * 3, answers)
+    dist.barrier()
+
+
+def keeps_one_entry_more(rank, shares=False):
+    for entry in range(2 + (rank == 1 and not shares)):
+        dist.broadcast(torch.tensor(entry), 0)
+    reduce_one()
+
+
 def found_by(program, isolation="thread"):
     result = simulate(program, 3, isolation=isolation)
     (finding,) = name_parting(result, program, 3, isolation=isolation).findings
@@ -299,6 +336,10 @@ PROGRAMS = {
     ),
     reduces_gradients_that_are_there: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     counts_its_own_steps: ("the paths of the ranks part", "self.count is 6 on ranks 0, 1 against 5 on rank 2"),
+    logs_where_there_are_boxes: ("a tensor of shape [2, 4] on ranks 0, 1 against a tensor of shape [0, 4] on rank 2",),
+    fills_its_batch: ("the paths of the ranks part", "slots is 3 on ranks 0, 1 against 2 on rank 2"),
+    prepares_in_a_comprehension: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on at"),
+    keeps_one_entry_more: ("ranks 0, 2 left the loop at test_partings.py:", "and rank 1 went on in it"),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }
 
@@ -360,7 +401,7 @@ def test_in_processes_as_in_threads(program):
 def test_an_exception_that_all_ranks_catch_is_no_cause():
     finding = found_by(caught_on_all)
     assert "KeyError" not in finding.text
-    assert cause_of(finding) == "rank 1 returned without making all_reduce #3"
+    assert cause_of(finding).endswith(", and ranks 0, 2 went on in it")
 
 
 def path(text):

@@ -486,5 +486,7 @@ def reduced_over_one_axis(rank, axis):
 def test_models_whose_gradients_stay_in_groups_of_one_rank_are_told():
     groups = '"shards (replicas 0) of rank 0" (rank 0), "shards (replicas 1) of rank 1" (rank 1)'
     told = f"not compared: models of groups {groups}, which began equal and ended different"
-    notes = [simulate(reduced_over_one_axis, 2, args=(axis,), check="replicas").notes for axis in ("shards", "replicas")]
+    notes = [
+        simulate(reduced_over_one_axis, 2, args=(axis,), check="replicas").notes for axis in ("shards", "replicas")
+    ]
     assert notes == [(told,), ()]
