@@ -102,10 +102,12 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
 def name_threads(finding: Finding, together: Iterable[tuple[str, set[str], str]]) -> Finding:
     """Return a mismatch with the cause that two threads of a rank use the group together; itself if they do not."""
     threads = {(call.group, call.thread) for call in finding.calls}
-    if finding.code.value.startswith("mismatch") and finding_has_cause(finding, _REPLACED):
+    is_known = finding_has_cause(finding, (Cause.CAUGHT, Cause.LOST_IN_THREAD))
+    if finding.code.value.startswith("mismatch") and not is_known:
         for group, names, text in together:
             if threads.issuperset((group, name) for name in names):
-                return _with_advice(finding, Cause.THREADS_SHARE_GROUP.lines(fact=text), [])
+                ranks = tuple(sorted({call.rank for call in finding.calls}))  # any of them may be first another time
+                return _with_advice(finding, Cause.THREADS_SHARE_GROUP.lines(fact=text), [], ranks)
     return finding
 
 

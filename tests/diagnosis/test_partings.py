@@ -374,6 +374,27 @@ def test_the_end_of_a_function_that_two_lines_call_is_no_branch(read):
     assert "took a branch that no other" not in finding.text
 
 
+def reduce_four(size):
+    for _ in range(4):
+        dist.all_reduce(torch.ones(size))
+
+
+def two_threads(rank):
+    sizes = {"metrics": 1, "gradients": 8}
+    threads = [threading.Thread(target=reduce_four, args=(size,), name=name) for name, size in sizes.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_threads_that_run_the_same_lines_share_a_group():
+    findings = (simulate(two_threads, 3, policy="random", seed=seed).findings for seed in range(9))
+    finding = next(found[0] for found in findings if found)
+    assert finding.ranks == (0, 1, 2)
+    assert 'and thread "gradients" (test_partings.py:' in cause_of(finding)
+
+
 def test_threads_that_wait_for_each_other_are_no_cause():
     def program(rank):
         for step in range(3):
