@@ -267,8 +267,6 @@ def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
     return make_repaired_scenario
 
 
-# --- what was found, and where ----------------------------------------------------------------------------------------
-
 _MARKER = re.compile(r"# found here(?: by (?P<engine>\w+))?\s*$")
 
 

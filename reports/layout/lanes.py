@@ -278,8 +278,6 @@ def _partner_columns(items: Sequence[PlacedCall]) -> dict[int, int]:
     return {item.event: furthest[item.slot] for item in items}
 
 
-# --- fewer lanes ------------------------------------------------------------------------------------------------------
-
 InLane = TypeVar("InLane", PlacedCall, EventMark, WaitBar, MissingCall)
 
 LARGEST = 64

@@ -229,7 +229,6 @@ def _shown_path(site: CallSite) -> str:
     return site.file if path.startswith(os.pardir) else path.replace(os.sep, "/")
 
 
-# --- which calls were matched with each other -------------------------------------------------------------------------
 # Calls of a collective match by group and sequence. A send matches the oldest open receive that fits, by the rule of
 # simulator/matching/slots.py. If a receive accepts any source, the event names the sender.
 

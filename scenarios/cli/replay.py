@@ -133,8 +133,6 @@ def _judge_replay(expected: Expectation, replayed: ReplayedRun, *, is_strict: bo
     return status, "\n".join(lines)
 
 
-# --- step by step -----------------------------------------------------------------------------------------------------
-
 HELP = "Enter: next step; a number: that many steps; r N: to the next step of rank N; q: quit"
 
 

@@ -194,8 +194,6 @@ def head_line(scenario: Scenario, result: Result, engine: Engine, how: str) -> s
     return f"{scenario.name}  world size {result.world_size}  {cli_options.engine_text(engine)}{how}{rules}"
 
 
-# --- many seeds -------------------------------------------------------------------------------------------------------
-
 _MOST_SEEDS = 1_000_000
 
 

@@ -108,9 +108,6 @@ def _is_defined_in(module: ModuleType, value: object) -> bool:
     return callable(program) and getattr(program, "__module__", None) == module.__name__
 
 
-# --- the folder of the file that is loaded ----------------------------------------------------------------------------
-
-
 class _ProgramFolder(str):
     """An entry of `sys.path`: the folder of the file that was loaded last."""
 

@@ -218,8 +218,6 @@ VERSION = 1
 Find = Callable[[str], Scenario]
 """The type of a function that returns the scenario of a name."""
 
-# --- the parts of a file ----------------------------------------------------------------------------------------------
-
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
     """Return the scenario in a TOML file. The function `find` returns a scenario that the file refers to by name.

@@ -84,9 +84,6 @@ def _engines_for_scenario(scenario: Scenario, plan: CampaignPlan) -> tuple[Engin
     return plan.engines if plan.name or scenario.engine is Engine.TORCH else (scenario.engine,)
 
 
-# --- settings of torch and of hypothesis ------------------------------------------------------------------------------
-
-
 @contextmanager
 def use_campaign_settings() -> Iterator[None]:
     """In this block, use one torch thread, so that sums are equal on all machines, and silence deprecation warnings."""

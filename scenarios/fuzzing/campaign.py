@@ -225,9 +225,6 @@ class _RunningCampaign:
             self._on_progress(CampaignProgress(self._total_counts(), self._elapsed_seconds(), doing))
 
 
-# --- the summary -----------------------------------------------------------------------------------------------------
-
-
 def campaign_summary(campaign: Campaign) -> str:
     """Return the summary of a campaign: how much was run, the outcomes, and each failure with its file."""
     standing = [campaign.standing, ""] if campaign.standing else []

@@ -74,9 +74,6 @@ def run_and_judge(scenario: Scenario, engines: Sequence[Engine], deadline: float
         yield from _compare_engines(known, expected, passed)
 
 
-# --- one execution ----------------------------------------------------------------------------------------------------
-
-
 def _run_within_deadline(scenario: Scenario, engine: Engine, deadline: float) -> Result | Exception:
     """Return the result of a run. If ddpsim raised an exception, return it: the exception counts as a failure."""
     left = deadline - time.perf_counter()
@@ -126,9 +123,6 @@ def _make_failure(scenario: Scenario, engine: Engine, code: str, found: str) -> 
     return FuzzFailure(FailureGroup(engine, code, scenario_kind(scenario)), found, expected, text)
 
 
-# --- comparing the engines --------------------------------------------------------------------------------------------
-
-
 def _compare_engines(
     scenario: Scenario, expected: TrainingReference, passed: Sequence[Result]
 ) -> Iterator[FuzzExecution]:
@@ -145,9 +139,6 @@ def _compare_engines(
             text = f"{found[0].name} is {found[0].found} on one engine, {found[0].expected} on the other"
             failure = _make_failure(tagged, Engine.DDP, str(found[0].code), text)
             yield FuzzExecution(scenario_kind(scenario), Engine.DDP, "engines differ", failure)
-
-
-# --- programs ---------------------------------------------------------------------------------------------------------
 
 
 def _judge_program(scenario: Scenario, program: Program, deadline: float) -> Iterator[FuzzExecution]:

@@ -78,9 +78,6 @@ def connect_workers(workers: Workers) -> Iterator[Reports]:
         yield _run_batches_one_by_one if workers.backend is not WorkerBackend.RAY else _run_batches_in_waves
 
 
-# --- distributing batches ---------------------------------------------------------------------------------------------
-
-
 def _run_batches_one_by_one(
     plan: CampaignPlan, numbers: Iterable[int], left: Callable[[], float]
 ) -> Generator[BatchReport, None, None]:
@@ -119,9 +116,6 @@ def _worker_lost_errors() -> tuple[type[BaseException], ...]:
     except ImportError:
         return tuple(lost)
     return (*lost, CommClosedError, KilledWorker)
-
-
-# --- the backends -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -115,9 +115,6 @@ def _launch_failure_text(error: ChildFailedError) -> str:
     return f"{who} ended with {how}{because}, but it has to outlive the rank: start the run again"
 
 
-# --- the server -------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def keep_fork_servers(*, alike: bool = False) -> Iterator[None]:
     """Keep the fork servers for all runs in the block; see Note [Forkserver].

@@ -204,9 +204,6 @@ def _error_findings(raised: Iterable[RankReport]) -> list[Finding]:
     ]
 
 
-# --- hangs ------------------------------------------------------------------------------------------------------------
-
-
 def _hang_finding(reports: Sequence[RankReport], command: str) -> Finding:
     positions = {each.rank: each.position for each in reports if each.ending is RankEnding.HUNG and each.position}
     stuck = tuple(rank for rank, each in positions.items() if each.is_idle) or tuple(positions)

@@ -94,9 +94,6 @@ def _pickle_program(scenario: Scenario) -> bytes | None:
         ) from error
 
 
-# --- the environment of the processes ---------------------------------------------------------------------------
-
-
 @contextmanager
 def set_variable(name: str, value: str) -> Iterator[None]:
     """In this block, set an environment variable for this process and those that it starts, unless the user has set

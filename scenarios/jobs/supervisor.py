@@ -107,8 +107,6 @@ def _end_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --- how the rank ends ------------------------------------------------------------------------------------------------
-
 _FROZEN = "its process does not answer: it is stopped, or in native code that holds the GIL"
 
 
@@ -206,8 +204,6 @@ def _wait_for_all_ranks(
             notes.set_idle(notes.rank, is_idle=True)
             has_voted = True
 
-
-# --- the process of the rank: its messages, its stderr and its exit ---------------------------------------------------
 
 _POLL_SECONDS = 0.02
 _ENDING_SECONDS = 2.0

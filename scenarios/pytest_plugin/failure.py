@@ -141,8 +141,6 @@ def _without_ddpsim_frames(traceback: TracebackType | None) -> TracebackType | N
     return traceback
 
 
-# --- the report of a test ---------------------------------------------------------------------------------------------
-
 _TEXT_BELOW_ATTRIBUTE = "_ddpsim_below"
 """The attribute in which an error keeps the text that an exception group shows below it."""
 

@@ -122,9 +122,6 @@ def folder_name(nodeid: str) -> str:
     return f"{file_system_name(nodeid, keeps_end=True)}-{zlib.crc32(nodeid.encode()):08x}"
 
 
-# --- index.html -------------------------------------------------------------------------------------------------------
-
-
 def write_index_of_session(reporter: pytest.TerminalReporter, folder: str) -> str:
     """Write index.html, even if no test failed. Return a line that says where the reports are."""
     entries = list(_index_entries(reporter))

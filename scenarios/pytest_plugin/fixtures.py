@@ -88,9 +88,6 @@ def _refuse_fixture(request: Any) -> NoReturn:
     )
 
 
-# --- what is made on the ranks ----------------------------------------------------------------------------------------
-
-
 def per_rank_function_of(definition: pytest.FixtureDef[Any] | None) -> Callable[..., Any] | None:
     """Return the user's function of a `per_rank` fixture; None if it is an ordinary fixture, or None."""
     function: Callable[..., Any] | None = getattr(getattr(definition, "func", None), "made_on_each_rank", None)

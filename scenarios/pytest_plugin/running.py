@@ -269,8 +269,6 @@ def _check_finding_code(expect: str | None) -> None:
         raise MarkerError(f"expect is {str(expect)!r}, expected a finding code: {remedy}")
 
 
-# --- undo of patches --------------------------------------------------------------------------------------------------
-
 _RANK_LOCAL_ATTRIBUTES = (
     *((sys, name) for name in ("argv", "excepthook", "stdin", "stdout", "stderr")),
     *((warnings, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),

@@ -62,9 +62,6 @@ def _torch_dtype(issue: Issue) -> torch.dtype:
     return dtype
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
-
-
 class _Tensors(NamedTuple):
     """One argument of a call: a tensor, a list of tensors, or a list of such lists."""
 

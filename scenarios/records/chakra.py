@@ -67,9 +67,6 @@ def _encode_node(schema: Any, node: "ChakraNode") -> Any:
     return schema.Node(id=node.id, name=node.name, type=kind, ctrl_deps=node.after, attr=attributes)
 
 
-# --- the nodes -------------------------------------------------------------------------------------------------------
-
-
 class ChakraNode(NamedTuple):
     """A call of a rank, as a node of the trace. A field without a value is None."""
 

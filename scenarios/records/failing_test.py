@@ -82,9 +82,6 @@ def _found_text(expected: Expectation, leading: Finding, world_size: int) -> str
     return expected.text(world_size) + remark
 
 
-# --- the test for pytest ----------------------------------------------------------------------------------------------
-
-
 def source_of_test(program: Program, *, function: str, summary: str, command: str) -> str:
     """Return the source of a file with one test, which fails like the recorded program. The text quotes `command`."""
     ranks = [[_source_of_call(step, program) for step in steps if isinstance(step, Issue)] for steps in program.ranks]
@@ -167,9 +164,6 @@ def _repeated_blocks(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]
             times += 1
         if times > 1:
             yield length, times
-
-
-# --- one call ---------------------------------------------------------------------------------------------------------
 
 
 def _source_of_call(issue: Issue, program: Program) -> str:

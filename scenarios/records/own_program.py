@@ -60,9 +60,6 @@ def _call_text(call: Call | None) -> str:
     return "no more call" if call is None else f"{call}  {call.location}".rstrip()
 
 
-# --- the comparison ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class CallDifference:
     """The first call of a rank in which the program differs from the record."""

@@ -107,8 +107,6 @@ class _ComparedWithReference(ForwardingStrategy):
         return find_divergence(self._expected, result)
 
 
-# --- the closest schedule that passes ---------------------------------------------------------------------------------
-
 _RANDOM_SCHEDULES = 4
 """The number of random schedules to try if no run has passed. It is also the number of random continuations to try
 after each beginning of the failing schedule that is kept, if runs need no processes."""

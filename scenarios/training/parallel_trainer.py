@@ -52,9 +52,6 @@ def train_on_mesh(rank: int, training: Training) -> History:
     return (*history, _snapshot_of_stages(job, None))
 
 
-# --- the rank's part of the model -------------------------------------------------------------------------------------
-
-
 def _build_rank_training(rank: int, training: Training) -> _RankTraining:
     """Build the mesh, the pipeline stages and the optimizers of a rank."""
     layout = training.layout(dist.get_world_size())
@@ -177,9 +174,6 @@ def torch_error_for_layout(layout: ParallelLayout) -> str:
     return ""
 
 
-# --- iterations -------------------------------------------------------------------------------------------------------
-
-
 def _run_iteration(job: _RankTraining, rank: int, iteration: int) -> None:
     """Run one iteration of the training on a rank."""
     training = job.training
@@ -246,9 +240,6 @@ def _clip_gradients(job: _RankTraining, norm: float) -> None:
 
 def _full_tensor(tensor: Any) -> Tensor:
     return cast(Tensor, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
-
-
-# --- snapshots ---
 
 
 def _unwrap_network(model: Any) -> Network:

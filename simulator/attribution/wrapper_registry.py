@@ -60,8 +60,6 @@ class WrapperRegistry:
         if hasattr(wrapper.module, PROGRESS):
             self._hook_parameters(wrapper)
 
-    # --- replacements -------------------------------------------------------------------------------------------------
-
     def replace_ddp_init_helper(self, original: Callable[..., None]) -> Callable[..., None]:
         """Replace `DistributedDataParallel._ddp_init_helper`, which makes the Reducer of new and copied instances."""
 
@@ -120,8 +118,6 @@ class WrapperRegistry:
         """Remove ddpsim's autograd hooks from the parameters, because a program may have returned them."""
         for hook in self._hooks:
             hook.remove()
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _number_wrapper(self, owner: Any) -> DdpWrapper | None:
         rank = self.running_rank()

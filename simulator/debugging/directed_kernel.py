@@ -66,8 +66,6 @@ class DirectedKernel(Kernel):
             self._pause_running_rank(f"step {self.run.steps}: rank {task.rank_number} runs next")
         return super().resume_task(task)
 
-    # --- stopping -----------------------------------------------------------------------------------------------------
-
     @property
     def _running_task(self) -> Task:
         me = self.run.running

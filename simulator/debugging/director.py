@@ -122,8 +122,6 @@ class RunDirector:
         self._wish: int | None = None
         self._save = save
 
-    # --- the policy ---------------------------------------------------------------------------------------------------
-
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return the index of the option to take: which rank runs next, or which message is received."""
         self._made += 1
@@ -133,8 +131,6 @@ class RunDirector:
             wish, self._wish = self._wish, None
             return list(options).index(wish)
         return 0
-
-    # --- where to stop ------------------------------------------------------------------------------------------------
 
     @property
     def rank_of_start_goal(self) -> int | None:
@@ -192,8 +188,6 @@ class RunDirector:
         if isinstance(goal, (PauseAtNextCall, PauseAtCallOfRank)):
             return f"rank {goal.rank} made no more calls"
         return ""
-
-    # --- what is typed ------------------------------------------------------------------------------------------------
 
     def run_command(self, command: str, rank: int, run: RunState, choices: Callable[[], tuple[int, ...]]) -> str:
         """Carry out a command of a rank's debugger and return the reply. Raises DebuggerCommandError, GoBackError."""

@@ -87,8 +87,6 @@ class ThreadSessionHost(SessionHost):
         """Show a text to the user."""
         write_text(text, DebuggerStreams(*streams) if self._visited is None else self._streams)
 
-    # --- all ranks ----------------------------------------------------------------------------------------------------
-
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return the text that answers a command about all ranks."""
         begun = self._frames_by_rank().items()
@@ -106,8 +104,6 @@ class ThreadSessionHost(SessionHost):
             rank.rank: user_frame(opened.get(rank.rank) or by_ident.get(rank.main.ident)) for rank in self._host.ranks
         }
         return {rank: frame for rank, frame in found.items() if frame is not None}
-
-    # --- other ranks --------------------------------------------------------------------------------------------------
 
     def visit_rank(self, rank: int) -> VisitResult:
         """Open a debugger on another rank's thread, with that rank's process state, such as `os.environ`."""
@@ -145,8 +141,6 @@ class ThreadSessionHost(SessionHost):
             if main not in awake and not main.is_finished:
                 main.run_while_sleeping(heed)
         heed()
-
-    # --- going on -----------------------------------------------------------------------------------------------------
 
     def run_director_command(self, command: str) -> str:
         """Carry out a command that steers the run, such as `switch`, and return the reply."""

@@ -100,9 +100,6 @@ def put_verb_in_plural(what: str) -> str:
     return words.get(first, plain) + space + rest.replace("over, and waits", "over, and wait", 1)
 
 
-# --- calls as text ----------------------------------------------------------------------------------------------------
-
-
 def ranks_text(calls: Iterable[Call]) -> str:
     """Return the ranks that made the calls, as text."""
     return rank_list(call.rank for call in calls)
@@ -116,9 +113,6 @@ def operations_text(calls: Iterable[Call]) -> str:
 def sites_text(calls: Iterable[Call]) -> str:
     """Return the program's lines that made the calls, as text."""
     return " and ".join(dict.fromkeys(str(call.site) for call in calls))
-
-
-# --- ranks at fault ---------------------------------------------------------------------------------------------------
 
 
 def values_with_ranks_text(sides: Mapping[T, Collection[int]]) -> str:

@@ -98,9 +98,6 @@ def _messages_by_rank(snapshot: Snapshot) -> dict[int, list[_Message]]:
     return made
 
 
-# --- one call against all others of its line --------------------------------------------------------------------------
-
-
 def _outliers_at_lines(made: _Table, snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Yield waiting calls whose peer or tag differs from those of all other calls from their line."""
     size = len(snapshot.ranks)
@@ -141,9 +138,6 @@ def _is_ring_closing(call: Call, calls: Iterable[_Message]) -> bool:
     """Return True if the call links the last and the first rank of a ring."""
     ranks = [other.call.rank for other in calls]
     return (call.rank, call.peer) in {(max(ranks), min(ranks)), (min(ranks), max(ranks))}
-
-
-# --- one call after another -------------------------------------------------------------------------------------------
 
 
 def _outliers_after_previous_call(made: _Table) -> Iterator[MessageOutlier]:
@@ -241,9 +235,6 @@ def _sum_pairs(pairs: _Pairs, side: int) -> Counter[Hashable]:
 def _values_that_followed(pairs: _Pairs, start: Hashable) -> list[Any]:
     """Return the values that followed `start`, the most frequent first."""
     return [then for (first, then), _ in pairs.most_common() if first == start]
-
-
-# --- in words ---------------------------------------------------------------------------------------------------------
 
 
 def _follower_outlier(name: str, kind: int, before: _Message, each: _Message, pairs: _Pairs) -> MessageOutlier:

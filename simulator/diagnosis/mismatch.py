@@ -102,9 +102,6 @@ def _origin_text(call: Call, code: Code) -> str:
     return origin.text_in_findings() + names
 
 
-# --- values passed to `agree()` ---------------------------------------------------------------------------------------
-
-
 class AgreedValue(NamedTuple):
     """The value that one rank passed to `agree()`."""
 

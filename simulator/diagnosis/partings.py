@@ -210,9 +210,6 @@ def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, d
     return dict(sorted(paths.items()))
 
 
-# --- what the finding says --------------------------------------------------------------------------------------------
-
-
 def _advise_exception(finding: Finding, parting: Parting, who: Sequence[int]) -> Finding | None:
     """Return the finding if an exception that was caught made the paths part; None if there was none."""
     (i, j), (p, q) = parting.at, parting.until

@@ -273,9 +273,6 @@ def _advise_buffers(moment: ComparisonPoint) -> Advice[[]]:
     return Cause.BUFFER_HOOK_DIFFERS if moment.optimizer_step else Cause.BUFFERS_NOT_SYNCHRONISED
 
 
-# --- ranks that agree with each other, but differ from training without DDP -------------------------------------------
-
-
 class ReferenceDeviation(NamedTuple):
     """The first difference between ranks and training without DDP."""
 

@@ -131,7 +131,6 @@ def _counts_text(counts: Mapping[int, int], one: str, many: str) -> str:
     return "; ".join(f"{count} {one if count == 1 else many} on {rank_list(ranks)}" for count, ranks in sides)
 
 
-# --- deadlocks of messages --------------------------------------------------------------------------------------------
 #
 # If a line's messages were matched with those of the peer's line, and the peer has left that line, then the order of
 # the calls is right and the counts differ. The same holds if a rank waits for a message while the others wait for that
@@ -239,7 +238,6 @@ def _times_text(issued: Sequence[Call], rank: int, site: Site) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-# --- branches ---------------------------------------------------------------------------------------------------------
 #
 # If some ranks took a branch with one more call, each later call is matched with another line's. In the end ranks wait
 # at a correct line, which every rank reached equally often. If instead a rank returned early, the waiting ranks reached

@@ -67,8 +67,6 @@ class WaitGraph:
                     self.waits[ThreadNode(rank.rank, thread.number)] = thread.wait
         self._add_all_nodes()
 
-    # --- building -----------------------------------------------------------------------------------------------------
-
     def _add_all_nodes(self) -> None:
         """Add a node for each wait, with edges to all nodes that the wait is for."""
         graph, open_calls_by_call, queued = self.graph, self.snapshot.open_calls_by_call, self.snapshot.stream_by_queued
@@ -123,8 +121,6 @@ class WaitGraph:
             if len(alike) > 1:
                 self.graph.add_edges([(("store", index), alike[(index + 1) % len(alike)][0])])
 
-    # --- edges as values ----------------------------------------------------------------------------------------------
-
     def list_waiting(self) -> tuple[Waiting, ...]:
         """Return, by rank, each waiting thread and the threads that it waits for; slots and keys are left out."""
         threads = self.snapshot.threads
@@ -156,8 +152,6 @@ class WaitGraph:
             [self.snapshot.open_calls_by_call.get(call) for call in wait.calls] if isinstance(wait, CallWait) else []
         )
         return tuple(() if slot is None else self.snapshot.open_slots[slot].missing for slot in slots)
-
-    # --- readings -----------------------------------------------------------------------------------------------------
 
     def find_wait_reasons(self) -> tuple[WaitReason, ...]:
         """Return a reason for each cycle, and for each set of ends of waits (see `_ends_of_waits`), sorted by lowest

@@ -234,8 +234,6 @@ class HazardWatch:
         self._latest_unnumbered: dict[int, _NumberedCall] = {}
         """By rank, the latest call whose tensors have no room for a call number."""
 
-    # --- reads of a call's tensors before its wait, by the poison in them ---------------------------------------------
-
     def mark_number(self, call: Call) -> int:
         """Give a call its number, which its poison (NaN values) contains; after 65535 calls, numbers repeat."""
         number = (self._count[call.rank] * len(self._count) + call.rank) % poison_marks.MOST + 1
@@ -257,8 +255,6 @@ class HazardWatch:
             if numbered is not None and not numbered.is_done:
                 numbered.is_done = True
                 self._ask(Noticed(NoticedKind.READ, (numbered.call,), where))
-
-    # --- all hazards --------------------------------------------------------------------------------------------------
 
     def call_issued(self, pending: PendingCall) -> None:
         """Record that a rank has issued a call."""
@@ -349,8 +345,6 @@ class HazardWatch:
         for rank in range(len(self._in_flight)):
             self._remove_marks(rank)
         self._reads.forget_call(None)
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _report_hazard(self, kind: NoticedKind, call: Call) -> None:
         self._ask(Noticed(kind, (call,)))

@@ -6,8 +6,6 @@ from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.diagnosis.rank_errors import KnownErrorFacts
 from ddpsim.simulator.faults import Crash, EarlyReturn
 
-# --- final answers ----------------------------------------------------------------------------------------------------
-
 
 class Continue(NamedTuple):
     """The request is done; the caller continues with `value`."""
@@ -31,9 +29,6 @@ class RejectRequest(NamedTuple):
 
     kind: str
     text: str
-
-
-# --- intermediate -----------------------------------------------------------------------------------------------------
 
 
 class SwitchTask(NamedTuple):

@@ -52,8 +52,6 @@ class CallMatcher:
         self._lines_met: set[frozenset[Site]] = set()
         """Sets of program lines. Ranks called one collective from these different lines; this has been reported."""
 
-    # --- before a call ------------------------------------------------------------------------------------------------
-
     def on_begin_call(self, me: Task, request: BeginCall) -> Script | None:
         """Answer a rank's `BeginCall` request: a choice point before a call, where injected faults strike."""
         successor = self._turns.yield_point(me, request.intent)
@@ -81,8 +79,6 @@ class CallMatcher:
             else:
                 me.fault = fault, number
                 raise CallerStopped(RaiseFault(fault, number))
-
-    # --- issuing ------------------------------------------------------------------------------------------------------
 
     def on_issue_call(self, me: Task, request: IssueCall) -> Script | None:
         """Answer a rank's `IssueCall` request: record the call, and match it with the calls of other ranks."""
@@ -252,8 +248,6 @@ class CallMatcher:
                     self._turns.wake_task(task.number)
             if self._streams is not None:
                 self._streams.remove_call(issued, self._starting)
-
-    # --- time-outs ----------------------------------------------------------------------------------------------------
 
     def _expire_waits(self, due: DueWaits) -> Script:
         """End waits whose time is over: for calls, by an error, on other ranks, too, whose connections are closed."""

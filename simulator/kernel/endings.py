@@ -113,9 +113,6 @@ def _begin_trial(run: RunState, found: Sequence[Finding]) -> None:
     run.observer, run.is_observed = Observer(), False  # the exploration of schedules ends here
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
 def stop_at_limit(
     run: RunState, ending: RunEnding, me: Task, polls: int = 0
 ) -> Generator[answers.Answer, StackReport, None]:

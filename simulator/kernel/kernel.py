@@ -108,8 +108,6 @@ class Kernel:
             ask.StepDone: notes.on_step_done,
         }
 
-    # --- requests -----------------------------------------------------------------------------------------------------
-
     def handle(self, request: Request) -> Answer:
         """Take a request of the running task (a rank's program or thread) and return the answer."""
         me = self.run.running
@@ -161,8 +159,6 @@ class Kernel:
         except BaseException:
             me.scripts.pop()
             raise
-
-    # --- for the host only -------------------------------------------------------------------------------------------
 
     def first_task(self) -> int:
         """Return the number of the task (a rank's program) that runs first."""

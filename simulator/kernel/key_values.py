@@ -84,8 +84,6 @@ class KeyValueStore:
         self._read.add((me.rank.rank, me.rank.calls_made))
         return answer
 
-    # --- operations ---------------------------------------------------------------------------------------------------
-
     def _set_keys(self, me: Task, request: StoreOperation) -> None:
         try:
             for key, value in zip(request.keys, request.values, strict=True):
@@ -218,8 +216,6 @@ class KeyValueStore:
         "queue_pop": _pop_from_queue,
     }
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
     def _all_exist(self, keys: Sequence[str]) -> bool:
         """True if every key has a value or a queue that is not empty."""
         return all(key in self._values or key in self._queues for key in keys)
@@ -242,8 +238,6 @@ class KeyValueStore:
         if is_needed:
             self._run.observer.needed_key(me.number, ("key", key))
         self._run.observer.accessed(me.number, Access(("key", key), mode))
-
-    # --- looks --------------------------------------------------------------------------------------------------------
 
     def _unchanged_result(self, request: StoreOperation) -> object:
         """Return an operation's result if it changes nothing now; None if it changes a value or has to wait."""

@@ -55,8 +55,6 @@ class PauseRequests:
         """By task, how often it has slept since anything but sleeps happened."""
         self._slept_at = 0
 
-    # --- requests -----------------------------------------------------------------------------------------------------
-
     def on_block(self, me: Task, request: ask.Block) -> Script:
         """Answer a rank's `Block` request: wait until another rank or thread wakes the caller."""
         wait = request.wait
@@ -109,8 +107,6 @@ class PauseRequests:
     def _poll_clock(self, me: Task) -> Script:
         yield from self.poll_task(me)
         return self._run.clock.now
-
-    # --- for calls ----------------------------------------------------------------------------------------------------
 
     def on_wait_for(self, me: Task, request: ask.WaitFor) -> bool | Script:
         """Answer a rank's `WaitFor` request: wait until one of the rank's calls is complete."""
@@ -179,8 +175,6 @@ class PauseRequests:
                 self._run.observer.saw_completion(me.number, (rank.rank, handle))
         while any(task is not me and handle in handles for handle, task in rank.delivering):
             yield from self.poll_task(me)
-
-    # --- what they are made of ----------------------------------------------------------------------------------------
 
     def pass_checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
         """Let other threads run before the caller's accesses `intent`, then run callbacks of completed calls."""

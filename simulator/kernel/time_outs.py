@@ -86,8 +86,6 @@ class TimeOuts:
             self._ended[rank.rank] = self._run.clock.now
             self.may_fail = True
 
-    # --- what is due --------------------------------------------------------------------------------------------------
-
     def find_due(self, until: float) -> DueWaits | None:
         """Return the waits that are the first to time out before the clock says `until`; None if none does."""
         if until <= self.least_seconds:
@@ -126,8 +124,6 @@ class TimeOuts:
         live = self._run.clock.live
         waiting = (each for each in issued.rank.tasks if isinstance(each.wait, CallWait) and each.wait.calls == (call,))
         return min((each.waits_since for each in waiting if each.number not in live), default=None)
-
-    # --- what a failed call says --------------------------------------------------------------------------------------
 
     def time_out(self, issued: IssuedCall, seconds: float | None = None) -> CallFailure:
         """Close the connections of a call whose time (`seconds`, or the group's limit) is over; return its error."""

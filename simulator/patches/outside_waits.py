@@ -134,8 +134,6 @@ class OutsideWaits:
         host.send_request(request)
         self._file_wait, self._file_wait_since, self._looks, self._looked_at = request, monotonic(), 0, host.steps
 
-    # --- what is replaced ---------------------------------------------------------------------------------------------
-
     def _wrap_file_look(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @_named_as(original)
         def look(*arguments: Any, **options: Any) -> Any:

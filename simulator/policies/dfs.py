@@ -68,8 +68,6 @@ class Dfs:
         """True if schedules were left out, by the bound or because an execution did not repeat the one before."""
         self._is_over = False
 
-    # --- the interface of a strategy ----------------------------------------------------------------------------------
-
     @property
     def is_complete(self) -> bool:
         """True once every schedule has been run."""
@@ -116,8 +114,6 @@ class Dfs:
         self._path = self._execution.path
         self._set_untried_options(known)
         return None
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _choose_next_path(self) -> None:
         """Go back to the last choice that has an untried option, and take that option."""

@@ -90,8 +90,6 @@ class SpinDetection(Observer):
         looks = [look for number in options if (look := self._next_polls.get(number)) is not None]
         return [look for look in looks if look[1] not in self._loops and self._failed_polls(look) > 1]
 
-    # --- observing ----------------------------------------------------------------------------------------------------
-
     def about_to_access(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
         """Record the next poll of a thread, if the thread's next step is a poll."""
         if not looks_again:

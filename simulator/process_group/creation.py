@@ -248,8 +248,6 @@ class GroupMaker:
         timeout = timeout or (options and options._timeout)
         return self._make_group(name, label, members, rank, self._gloo, store, timeout=timeout, is_backend=True)
 
-    # --- what else the ranks' calls are told by -----------------------------------------------------------------------
-
     def wrap_p2p_op_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return a replacement for P2POp's `__init__` that notes which pipeline stage sends or receives the message."""
 
@@ -263,8 +261,6 @@ class GroupMaker:
     def count_optimizer_step(self, rank: int, optimizer: Optimizer) -> None:
         """Count an optimizer step of a rank for the units (such as FSDP modules) whose parameters it updated."""
         self._trackers[rank].steps.count_optimizer_step(optimizer)
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _exchange_addresses(self, group: SimulatedGroup, store: Any, rank: int) -> None:
         """Find the other members by the store as gloo does, which does not look whether an address is new. With NCCL

@@ -362,8 +362,6 @@ class SimulatedGroup(NamedGroup):
         """Refuse all calls until the group is reconfigured."""
         self.issue = _refuse_call
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
     def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
         """Check a call's tensors as torch's dispatcher does, and return the backend's checks for the device of
         `models[0]`."""

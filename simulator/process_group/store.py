@@ -53,8 +53,6 @@ class SimulatedStore(Store):
         """Return this handle itself. C++ would not keep the Python half of a new handle alive."""
         return self
 
-    # --- values -------------------------------------------------------------------------------------------------------
-
     def set(self, key: str, value: str | bytes) -> None:
         """Store a value under a key."""
         self._ask_kernel("set", [key], [value])
@@ -101,8 +99,6 @@ class SimulatedStore(Store):
         """Return the keys under this prefix, sorted."""
         return [key.removeprefix(self._prefix) for key in self._ask_kernel("list_keys")]
 
-    # --- waiting ------------------------------------------------------------------------------------------------------
-
     def check(self, keys: Sequence[str]) -> bool:
         """True if all keys exist. If not, return False after other ranks have run."""
         return bool(self._ask_kernel("check", keys))
@@ -123,8 +119,6 @@ class SimulatedStore(Store):
             self.set(done, b"1")
         self.wait([done], timeout)
 
-    # --- queues -------------------------------------------------------------------------------------------------------
-
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Append a value to the queue of a key."""
         self._ask_kernel("queue_push", [key], [value])
@@ -141,8 +135,6 @@ class SimulatedStore(Store):
     def queue_len(self, key: str) -> int:
         """Return the number of values in a queue."""
         return int(self._ask_kernel("queue_len", [key]))
-
-    # --- what torch asks of a store -----------------------------------------------------------------------------------
 
     def has_extended_api(self) -> bool:
         """Return True: append, multi_get and multi_set exist."""
@@ -166,8 +158,6 @@ class SimulatedStore(Store):
     def underlying_store(self) -> SimulatedStore:
         """The same store without a prefix, as torch's PrefixStore has it."""
         return SimulatedStore(self._host)
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _wait_if_limited(self, keys: Sequence[str]) -> None:
         self._report_limit(AccessMode.READ)

@@ -117,8 +117,6 @@ class _CheckRun:
         self._found: list[Finding] = []
         self._steps = 0
 
-    # --- the order ----------------------------------------------------------------------------------------------------
-
     def run_ranks(self) -> None:
         """Run every rank as far as possible."""
         rank: RankProgress | None = self.ranks[0]
@@ -164,8 +162,6 @@ class _CheckRun:
     def _wait_for_call(self, rank: "RankProgress", call: Call) -> None:
         if call not in self._complete:
             rank.state, rank.wait = RankState.WAITING, CallWait((call,), call.site)
-
-    # --- matching -----------------------------------------------------------------------------------------------------
 
     def _issue_call(self, rank: "RankProgress", issue: Issue) -> None:
         splits = issue.splits
@@ -222,8 +218,6 @@ class _CheckRun:
 
     def _matched_calls(self, calls: Sequence[Call]) -> tuple[MatchedCall, ...]:
         return tuple(MatchedCall(call.rank, self._issues[call]) for call in calls)
-
-    # --- findings -----------------------------------------------------------------------------------------------------
 
     def _record_mismatch(self, calls: Sequence[Call], finding: Finding) -> None:
         self.clashing.append(self._matched_calls(calls))

@@ -79,9 +79,6 @@ def _step_value(step: Step) -> Any:
     return next(word for word, plain in _PLAIN.items() if plain == step)
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
 def from_json(text: str) -> Program:
     """Return the program in a JSON text. Raises UsageError, one line with the place, if the text is not a program.
     Ranks may still be unable to run the program: see `validate_program`."""

@@ -65,8 +65,6 @@ class OperationWatch:
             replaced.replace_attribute(sys.stdout, "write", self._wrap_print)
             register_optimizer_step_post_hook(self._on_step)
 
-    # --- operations ---------------------------------------------------------------------------------------------------
-
     def _begin(self, kind: str, *paths: str, is_torch: bool = False) -> None:
         number, self._made = self._made, self._made + 1
         site, strike = str(current_user_site()), self._strikes.get(number)
@@ -141,8 +139,6 @@ class OperationWatch:
                 function(*arguments, **options)
             finally:
                 self._is_inside = False
-
-    # --- how far the training is --------------------------------------------------------------------------------------
 
     def _on_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         self._steps += 1

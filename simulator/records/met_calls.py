@@ -181,9 +181,6 @@ def _group_equal_ranks(by_rank: Mapping[int, _GroupCallsOfRank]) -> tuple[_Equal
     return tuple(_EqualRanks(own.record.call_log.steps, own.lane, tuple(ranks[key])) for key, own in lanes.items())
 
 
-# --- messages: sends and receives of two ranks, in order -------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class MessageMatches:
     """What a comparison of a job's messages found."""

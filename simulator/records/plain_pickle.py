@@ -81,7 +81,6 @@ def _bounded_memory(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-# --- a pickle that is cut short --------------------------------------------------------------------------------------
 #
 # A pickle is a program for a stack machine. Its opcodes up to the cut are followed without executing them, to know the
 # stack at the cut. Incomplete values are popped, and the outer dict and its list are closed.

@@ -123,8 +123,6 @@ class ReplicaSampler:
         self._communicated[call.rank] += sum([prod(shape) for shape in call.signature.shapes])
         self._by_hand.call_issued(pending)
 
-    # --- events -------------------------------------------------------------------------------------------------------
-
     def module_forward_begins(self, module: Any, arguments: Any) -> None:
         """Record that any module begins its forward. This is torch's global hook: a hook of the inner module would be
         copied and pickled with the module."""
@@ -265,8 +263,6 @@ class ReplicaSampler:
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
         count = len(beside) if others < sum(beside.values()) else 0  # else the program may have averaged them
         self._notice(replica_tensors.FinalParameters(rank, left, self._communicated[rank], count))
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _progress_of(self, wrapper: DdpWrapper) -> _ComparisonProgress:
         self.wrapper_constructed(wrapper)

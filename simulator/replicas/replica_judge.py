@@ -80,8 +80,6 @@ class ReplicaJudge:
         self._has_trained: set[WrapperKey] = set()
         """The wrappers that have made a training forward."""
 
-    # --- samples ------------------------------------------------------------------------------------------------------
-
     def process_report(self, fact: replica_tensors.ReplicaFact) -> None:
         """Handle a report about replicas that a rank has sent."""
         if isinstance(fact, WrapperProgress):
@@ -177,8 +175,6 @@ class ReplicaJudge:
                 ranks = sorted((sorted(ends[key].compared_ranks), key[0]) for key in keys)
                 groups = [f'"{name}" ({rank_list(own)})' for own, name in ranks]
                 yield f"{what} of groups {join_names(shorten_list(groups))}, which began equal and ended different"
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _is_complete(self, sample: ReplicaSample, comparison: ReplicaComparison) -> bool:
         """Return whether all ranks that can still send a sample have sent it. In a large world, this is not checked at

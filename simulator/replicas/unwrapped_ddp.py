@@ -177,8 +177,6 @@ class UnwrappedReplicas:
             self._sample_averaged(rank, mine, has_ended=True)
             self._sample_reduced(rank, mine, has_ended=True)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
     def _record_module(self, rank: int, mine: _RankModules, module: Module) -> None:
         """Record a module as a root (part of no other module), unless it is part of a module that ran before."""
         inside = list(module.modules())

@@ -92,8 +92,6 @@ class PromptServer:
             self.is_open = was_open
             self.clock.unpause()
 
-    # --- in a rank ----------------------------------------------------------------------------------------------------
-
     def wait_for_line(self, text: str, streams: DebuggerStreams) -> str:
         """Show a text and wait for a line of input. Raises EOFError at its end, RankUnwound once the run ends."""
         self.raise_if_closed()
@@ -109,8 +107,6 @@ class PromptServer:
         """Raise RankUnwound once the run ends."""
         if self._is_closed:
             raise RankUnwound
-
-    # --- in the thread that started the execution ---------------------------------------------------------------------
 
     def serve_request(self) -> None:
         """If a rank's debugger waits for a line of input, read it.

@@ -122,9 +122,6 @@ def _replace_fields(declared: DeclaredTraining, **fields: object) -> DeclaredTra
     return declared._replace(training=changed)
 
 
-# --- ranks ------------------------------------------------------------------------------------------------------------
-
-
 def remove_ranks_of_training(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of ranks and all settings of these ranks. If few ranks are left, try only two or three ranks."""
     for kept in structure.with_fewer_values(range(declared.world_size)):
@@ -184,9 +181,6 @@ def _renumber_ranks(exception: ExceptionalIterations, number: dict[int, int]) ->
         yield structs.replace(exception, ranks=left)
 
 
-# --- iterations ---
-
-
 def remove_iterations(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
     """Remove a block of iterations on all ranks. Rules for later iterations get smaller iteration numbers."""
     training = declared.training
@@ -218,9 +212,6 @@ def _renumber_iterations(exception: ExceptionalIterations, gone: range) -> Itera
 def _count_remaining_iterations(count: int, gone: range) -> int:
     """Return how many of the first `count` iterations are left after a block was removed."""
     return count - len(range(min(gone.start, count), min(gone.stop, count)))
-
-
-# --- options of all ranks ---
 
 
 def reset_options_to_defaults(declared: DeclaredTraining) -> Iterator[DeclaredTraining]:

@@ -79,9 +79,6 @@ def draw_collective(choices: RandomSource, operation: str, name: str, group: str
     return dict.fromkeys(members, Issue(name, operation, group, shapes, dtype, reduction, root))
 
 
-# --- the calls --------------------------------------------------------------------------------------------------------
-
-
 def _draw_groups(choices: RandomSource, world_size: int) -> tuple[Group, ...]:
     sizes = [choices.draw_integer(min(2, world_size), world_size) for _ in range(choices.draw_integer(0, _MOST_GROUPS))]
     return tuple(
@@ -145,9 +142,6 @@ def _draw_shape(choices: RandomSource, *, has_rows: bool = False) -> Shape:
     if kind == 28:
         return (0,)
     return () if kind > 23 and not has_rows else lengths
-
-
-# --- the steps of a rank ----------------------------------------------------------------------------------------------
 
 
 def _steps_of_rank(choices: RandomSource, rounds: Sequence[Round], rank: int) -> tuple[Step, ...]:

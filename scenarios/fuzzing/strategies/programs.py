@@ -127,9 +127,6 @@ def _insert_exit(end: Step, choices: RandomSource, program: Program, rank: int, 
     return (*steps[:index], end, *steps[index:])
 
 
-# --- breaks of one call -----------------------------------------------------------------------------------------------
-
-
 Change = Callable[[RandomSource, Program, int, Issue], Issue | None]
 """The type of a function that changes one call of a rank. It returns None if the change does not fit the call."""
 

@@ -17,9 +17,6 @@ _PLURAL = {"its": "their", "has": "have", "is": "are"}
 P = ParamSpec("P")
 
 
-# --- facts, as parts of a sentence ------------------------------------------------------------------------------------
-
-
 class NoFacts(NamedTuple):
     """The facts of a cause whose text has no braces."""
 
@@ -96,9 +93,6 @@ class OneFact(NamedTuple):
     """One fact as text."""
 
     fact: str
-
-
-# --- rows of the table ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

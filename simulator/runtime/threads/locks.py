@@ -101,8 +101,6 @@ class RankLock:
     def __repr__(self) -> str:
         return f"<{'locked' if self._real.locked() else 'unlocked'} lock of a simulated rank>"
 
-    # --- methods that Python's own classes call -----------------------------------------------------------------------
-
     def _is_owned(self) -> bool:
         """Return whether the lock is held. Without this, a condition variable would try to take it, which is a step."""
         return self._real.locked()
@@ -130,8 +128,6 @@ class RankLock:
             access = Access(self._object, AccessMode.READ)
             self._steps.choice_point_before(me, (access,), is_in_vain=is_in_vain)
             self._steps.report_accesses(me, access)
-
-    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _choice_point_before_acquire(self, me: RankThread, *, may_wait: bool) -> None:
         """Let other threads run before the caller asks for the lock; if it will not wait, it also reads its state."""
