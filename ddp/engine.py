@@ -328,9 +328,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         """Synchronize a buffer by `hook`: broadcast, sum, mean, max, min, none, or a function of (buffer, group).
 
         `when` is "before" or "after" the forward. After a forward, buffers are synchronized only if its gradients are
-        to be reduced: not under no_sync or in evaluation (no_grad, or all parameters frozen). Before a forward, they
-        are, as in torch, unless the previous forward was one of these. Raises UsageError for an unknown buffer or
-        strategy.
+        to be reduced: not under no_sync or in evaluation (no_grad, or all frozen). Before a forward, they are, as in
+        torch, unless the previous forward was one of these. Raises UsageError for an unknown buffer or strategy.
         """
         self._buffers_in_step.set_strategy(name_or_tensor, hook, when=when)
 
@@ -352,8 +351,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> EngineJoinHook:
-        """Return the hook that torch's Join calls for this model; options: `divide_by_initial_world_size`,
-        `weight_by_samples`."""
+        """Return torch's Join hook for this model; options: `divide_by_initial_world_size`, `weight_by_samples`."""
         return EngineJoinHook(
             self,
             divides_by_initial_size=kwargs.get("divide_by_initial_world_size", True),

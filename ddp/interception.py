@@ -19,8 +19,7 @@ ContextOfCall = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
 
 _ATTRIBUTE = "__ddp_watched_groups__"
 _lock = threading.Lock()
-"""Locked while the methods of a process group's class are replaced, since several ranks may be threads of one
-process."""
+"""Locked while methods of a process group's class are replaced, as ranks may be threads of one process."""
 
 
 class CollectiveInterception:

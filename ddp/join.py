@@ -45,8 +45,7 @@ class Join:
     With gradient accumulation, the sum of a window's gradients is weighted by the rank's samples in the window, so all
     micro-batches of a rank have equal weight.
 
-    `throw_on_early_termination`: raise JoinError on all ranks as soon as one runs out of input. `enable=False`: do
-    nothing.
+    `throw_on_early_termination`: raise JoinError everywhere once a rank runs out of input. `enable=False`: do nothing.
 
     If a rank leaves by an exception, the others raise JoinError, which names it and the exception. The ranks' states
     differ then, so the models' next forwards raise JoinError: wrap the modules again. The leaving rank makes the calls

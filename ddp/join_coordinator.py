@@ -232,8 +232,7 @@ class JoinCoordinator:
             self._log.append(call)
 
     def answer_calls_until_all_joined(self) -> int:
-        """Answer the other ranks' calls until no rank has input; return the last rank to run out of input (the highest
-        of several)."""
+        """Answer the other ranks' calls until no rank has input; return the last (highest) rank to run out of input."""
         self._change_state(JoinEvent.RAN_OUT)
         while True:
             last = self.present

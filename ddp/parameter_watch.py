@@ -6,8 +6,7 @@ forward: while nothing changed it is a few loops in C, 50 us for 400 parameters 
 
 One change is allowed: all parameters frozen at once, as a GAN freezes its discriminator.
 
-Not detected are a replaced attribute `_parameters` and the conversion of a part of the model that has none of
-`_SAMPLES`.
+Not detected are a replaced attribute `_parameters` and the conversion of a part without any of `_SAMPLES`.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping

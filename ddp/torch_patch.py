@@ -14,8 +14,7 @@ from ddpsim.ddp.errors import UsageError
 
 @contextmanager
 def patch_torch_ddp() -> Iterator[None]:
-    """Return a context: a new torch DistributedDataParallel is this engine's, however it was imported; subclasses are
-    not.
+    """Return a context in which a new torch DistributedDataParallel is this engine's, however imported; no subclasses.
 
     The patch changes the whole process, so two threads must not use it at once.
     """

@@ -102,8 +102,7 @@ class ReachedParameters(NamedTuple):
 def accumulators_of(parameters: Sequence[Tensor]) -> dict[Node, int]:
     """Return the autograd node that accumulates each parameter's gradient, with the parameter's index.
 
-    All parameters must require grad. Keep the dictionary: nodes and their Python objects stay the same only while
-    something holds them.
+    All parameters must require grad. Keep the dictionary: nodes stay the same only while something holds them.
     """
     return {get_gradient_edge(parameter).node: index for index, parameter in enumerate(parameters)}
 

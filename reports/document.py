@@ -245,8 +245,7 @@ class Run:
 
     @property
     def causal_matched_calls(self) -> frozenset[int]:
-        """Of the slots (rows of matching calls) in which a rank is missing: those that cause the failure, not its
-        consequences.
+        """Of the slots (rows of matching calls) that lack a rank: those that cause the failure, not its consequences.
 
         A slot is a cause if a blamed rank is missing there and, in a cycle of waits, a rank of the cycle waits there.
         If arguments of matched calls differ, that is the cause, and the missing ranks have only not arrived yet.

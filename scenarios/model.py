@@ -287,8 +287,7 @@ def marked_lines_of_file(path: Path, engine: Engine) -> tuple[int, ...]:
 
 
 def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -> tuple[int, ...]:
-    """Return the marked lines of a scenario's function and its helpers: those in its file, except lines that only other
-    scenarios use."""
+    """Return the marked lines of a scenario's file, except those that only other scenarios use."""
     first = inspect.getsourcelines(program)[1]
     statements = _statements_of(path.read_text(encoding="utf-8"))
     decorated = [node for node in statements if isinstance(node, ast.FunctionDef) and node.decorator_list]

@@ -7,8 +7,7 @@ from importlib.machinery import PathFinder
 
 
 def suggest_nearest_name(name: str, names: Iterable[str]) -> str:
-    """Return "did you mean ...?" with the one of `names` that is most similar to the mistyped name; "" if none is
-    similar."""
+    """Return "did you mean ...?" with the name most similar to a mistyped one; "" if none is similar."""
     found = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {found[0]!r}?" if found else ""
 

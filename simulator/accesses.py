@@ -25,8 +25,7 @@ class AccessMode(Enum):
     """The kind of access to an object."""
 
     READ = "read"
-    """Read a key of the store; or test without waiting (poll) if a call is complete, a lock is free, or a thread is
-    alive."""
+    """Read a key of the store; or poll if a call is complete, a lock is free, or a thread is alive."""
     WRITE = "write"
     """Write a key of the store, or ask for a lock: the first to ask gets the lock first."""
     MISS = "miss"

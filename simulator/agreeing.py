@@ -22,9 +22,8 @@ def agree(name: str, value: _T) -> _T:
     communicated, so the schedule does not change; a rank that makes fewer calls is not reported. Outside of a
     simulation it does nothing.
 
-    Values are numbers, strings, bytes, None, members of enumerations, tensors and arrays, and lists, tuples, sets and
-    mappings of these. 1, 1.0 and True are equal, as are two NaN. Raises UsageError in a simulation for
-    anything else.
+    Values are numbers, strings, bytes, None, members of enumerations, tensors and arrays, and collections of these. 1,
+    1.0 and True are equal, as are two NaN. Raises UsageError in a simulation for anything else.
     """
     tell(name, value)
     return value

@@ -82,8 +82,7 @@ def simulate(
     `backend_semantics`: the backend whose matching and blocking rules apply (docs/backends.md): a program that passes
     on gloo may hang on NCCL.
 
-    Raises UsageError for wrong arguments, inside another simulation, or if torch.distributed is initialised in this
-    process.
+    Raises UsageError for wrong arguments, inside another simulation, or if torch.distributed is initialised.
     """
     runnable, plan = make_plan(program, world_size, options, budget, is_checked=check_determinism)
     chosen = _policy_by_name(policy, seed)

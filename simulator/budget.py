@@ -20,8 +20,7 @@ class Budget:
     """The largest number of consecutive failed polls (`is_completed`, `Store.check`) while no other rank can run. A
     sleep after which nothing but sleeps happens counts as ten."""
     stuck_seconds: float = 10.0
-    """The largest number of wall-clock seconds that the running rank may sleep outside ddpsim's control (a lock, a
-    socket, native code)."""
+    """The most wall-clock seconds that the running rank may sleep outside ddpsim's control (a lock, native code)."""
 
     def __post_init__(self) -> None:
         for name in Budget.__slots__:
@@ -33,5 +32,4 @@ class Budget:
         return replace(self, seconds=min(seconds, self.seconds))
 
     def note_progress(self, seconds: float, steps: int, calls: int, who: object, processes: Sequence[int]) -> None:
-        """Take how far a run is, several times a second; a subclass may show it. `who` runs; `processes` are the ids of
-        the run's processes."""
+        """Take how far a run is, several times a second; a subclass may show it. `who` runs; `processes` are ids."""

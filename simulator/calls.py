@@ -69,8 +69,7 @@ class Site(NamedTuple):
     """The line of the user's program that issued a call."""
 
     path: str
-    """The path of the file as Python reports it. It differs between machines, so it is never compared or part of a
-    digest."""
+    """The path of the file as Python reports it. It differs between machines: it is not compared, nor in a digest."""
     line: int
     function: str
     is_foreign: bool = False
@@ -115,8 +114,7 @@ class Parallelism(Enum):
 
 
 GREETING = "greeting"
-"""The field `what` for the first message between neighbours of a pipeline. This message only connects the ranks; its
-content is not used."""
+"""The field `what` for the first message between neighbours of a pipeline, which only connects the ranks."""
 COLLECTS_STATE = "consolidate_state_dict()"
 """The field `action` for an optimizer whose ranks send each other their parts of the optimizer state."""
 
@@ -131,8 +129,7 @@ class CallPart(NamedTuple):
     action: str = ""
     """The action in words: `all-gather before forward`, `stage 0 to stage 1`, `on "tp"`."""
     detail: str = ""
-    """More details, such as the operation that needs a redistribution. Calls may match although their details
-    differ."""
+    """More details, such as the operation that needs a redistribution. Calls may match if details differ."""
     note: str = ""
     """Details that findings show and traces do not show: the schedule of a pipeline, or the layer that tensors are
     split for."""
@@ -178,8 +175,7 @@ class Origin(NamedTuple):
         return self.phase is Phase.USER and self.part is None
 
     def matches_origin(self, other: "Origin") -> bool:
-        """Return True if calls of these two origins may match: they have the same DDP object, phase, bucket, part and
-        step."""
+        """Return True if calls of these two origins may match: of one DDP object, phase, bucket, part and step."""
         if Phase.FOLLOWING in (self.phase, other.phase):
             return True
         if self.part is not other.part and not _parts_match(self.part, other.part):
@@ -218,8 +214,7 @@ class Call(NamedTuple):
     rank: int
     group: str
     sequence: int
-    """The number of the call within group and rank, from 0. Point-to-point calls and collectives are counted
-    separately."""
+    """The number of the call within group and rank, from 0. Messages and collectives are counted separately."""
     signature: Signature
     site: Site
     origin: Origin = USER_ORIGIN
@@ -238,8 +233,7 @@ class Call(NamedTuple):
 
     @property
     def location(self) -> str:
-        """Return the line that issued the call, and the line of its caller: `metrics.py:24 from train.py:80`; "" if
-        unknown."""
+        """Return the line that issued the call, and its caller's: `metrics.py:24 from train.py:80`; "" if unknown."""
         if self.site == NOWHERE:  # in a record without stacks
             return ""
         return str(self.site) if self.caller is None else f"{self.site} from {self.caller}"

@@ -1,5 +1,4 @@
-"""The tensors of a model that runs on several ranks: their names, which part of the whole a rank holds, and whether two
-are equal.
+"""The tensors of a model on several ranks: their names, which part of the whole a rank holds, whether two are equal.
 
 The check of replicas, `compare` and the oracle of scenarios align and compare tensors by what is here.
 """

@@ -344,8 +344,7 @@ def _no_communication_note(program: str, result: Result) -> str:
 
 
 def _missed_faults_note(faults: Sequence[Crash | Delay | EarlyReturn], made: Sequence[int]) -> str:
-    """Return a note on the faults that did not happen, because their rank made too few calls; "" if all faults
-    happened."""
+    """Return a note on the faults that did not happen, because their rank made too few calls; "" if all did."""
     return "; ".join(
         f"the fault before call {fault.before_call} of rank {fault.rank} did not happen: "
         f"the rank made only {made[fault.rank]} call{'s' * (made[fault.rank] != 1)} (numbered from 0)"

@@ -67,8 +67,7 @@ class Operation(NamedTuple):
     name: str
     """The name of the operation in torch.distributed, also used in signatures."""
     methods: tuple[str, ...]
-    """The names of the process group's method in all torch versions; () if the operation exists in torch.distributed
-    only."""
+    """The names of the process group's method in all torch versions; () if torch.distributed alone has it."""
     shapes: ShapeCount
     kind: OperationKind = OperationKind.COLLECTIVE
     rows: RowRequirement = RowRequirement.ANY

@@ -74,8 +74,7 @@ class Result:
 
     @property
     def joins(self) -> tuple[JoinSummary, ...]:
-        """The uses of `join()` in the run: when each rank ran out of input, and which collectives it then made only for
-        the others."""
+        """The uses of `join()` in the run: when each rank ran out of input, and what it then made for the others."""
         return find_joins(self.trace)
 
     def compared_with(self, recorded: Schedule) -> "Result":

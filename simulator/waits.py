@@ -110,8 +110,7 @@ class Waiting:
     who: RankOrThread
     wait: Wait
     waits_for: tuple[RankOrThread, ...] = ()
-    """The ranks or threads that must act before this one can continue; () if it waits for the clock or a store key, so
-    for no particular one."""
+    """The ranks or threads that must act before this one can continue; () if it waits for the clock or a store key."""
     any_suffices: bool = False
     """True if it is enough that one of these ranks or threads acts."""
     missing: tuple[tuple[int, ...], ...] = ()

@@ -16,8 +16,7 @@ def split_program_line(name: str) -> list[str]:
 
 
 def quote_for_command_line(name: str) -> str:
-    """Return a scenario name as it is written on a command line: quoted if needed, but as several words for a
-    program."""
+    """Return a scenario name as on a command line: quoted if needed, but as several words for a program."""
     return name if split_program_line(name) else shlex.quote(name)
 
 

@@ -42,8 +42,7 @@ def scenarios_in_module(module: ModuleType) -> dict[str, Scenario]:
 def load_function(path: Path, function: str) -> Callable[..., Any] | Scenario:
     """Return a function of a Python file, or a scenario made from the function.
 
-    Raises UsageError if there is no such function. Until another file is loaded, the function can still import from its
-    file's folder.
+    Raises UsageError if there is no such function. Until another file is loaded, it can import from its file's folder.
     """
     module = execute_file(path)
     program = getattr(module, function, None)

@@ -53,8 +53,7 @@ _MOST_ITERATIONS = 1_000_000
 _MOST_NUMBERS = 100_000_000
 """The largest number of numbers in a batch, because every rank keeps its batch in memory."""
 _ARGUMENTS_WITHOUT_DEFAULT = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
-"""The arguments of DistributedDataParallel whose default is None. All other arguments in a file are booleans or
-numbers."""
+"""The arguments of DistributedDataParallel whose default is None. All others are booleans or numbers."""
 
 
 def read_training(file: TomlFile, form: TrainingForm, world_size: int) -> Training:
@@ -113,8 +112,7 @@ def check_ranks_exist(
 def _read_network(
     file: TomlFile, path: tuple[str | int, ...], table: str | dict[str, Any]
 ) -> tuple[NetworkChoice, Network]:
-    """Return the network that a table in the file describes, and the network's outline (shapes, parameters and
-    branches)."""
+    """Return the network that a table describes, and its outline (shapes, parameters and branches)."""
     given = {"name": table} if isinstance(table, str) else table
     key = path if isinstance(table, str) else (*path, "name")
     options = {option: tuple(value) if isinstance(value, list) else value for option, value in given.items()}
@@ -179,8 +177,7 @@ def _check_exception(
     networks: Sequence[Network],
     world_size: int,
 ) -> None:
-    """Raise UsageError for a rule on exceptional iterations that applies to no rank or iteration, or changes
-    nothing."""
+    """Raise UsageError for a rule on exceptional iterations that applies to nothing, or changes nothing."""
     check_ranks_exist(file, (*path, "ranks"), found.ranks, world_size)
     for key, value in (("ranks", found.ranks), ("iterations", found.iterations)):
         if value == ():
@@ -268,8 +265,7 @@ def _with_schedule_and_options(file: TomlFile, form: forms.ScenarioForm, scenari
 
 
 def _faults_in_form(file: TomlFile, form: forms.ScenarioForm, world_size: int) -> tuple[Fault, ...]:
-    """Return the faults to inject that the file gives. Their ranks cannot be checked yet if a program chooses its own
-    number of ranks."""
+    """Return the faults that the file gives. Their ranks cannot be checked if a program chooses how many there are."""
     said = list(tables_with_paths(form.fault, "fault"))
     for path, each in said:
         if 0 < world_size <= each.rank:
@@ -368,8 +364,7 @@ def _description_fields(file: TomlFile, form: forms.ScenarioForm) -> dict[str, A
 def _read_expectations(
     file: TomlFile, expect: forms.ExpectedOutcome, world_size: int
 ) -> tuple[Expectation, Expectation | None]:
-    """Return the expected outcome on torch's engine, and the one on ddpsim's engine; None if the file gives no other
-    one."""
+    """Return the expected outcome on torch's engine, and the one on ddpsim's engine; None if it gives none."""
     expected = _read_expectation(file, ("expect",), expect, world_size)
     under_ddp = expect.ddp and _read_expectation(file, ("expect", "ddp"), expect.ddp, world_size)
     return expected, under_ddp or None

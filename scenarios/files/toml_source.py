@@ -135,8 +135,7 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
     (list, _ARRAYS),
     (dict, (inspect.StructType, inspect.DictType)),
 )
-"""The types of a value with their names in messages. They are tried in this order, and the first type that fits
-counts."""
+"""The types of a value with their names in messages. The first type that fits counts."""
 
 
 def describe_error(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:

@@ -41,8 +41,7 @@ Drawn = TypeVar("Drawn")
 
 
 def run_batch(plan: CampaignPlan, number: int, seconds: float = inf) -> BatchReport:
-    """Draw scenarios from the batch's seed, run each, and return a report of the results. Start none after
-    `seconds`."""
+    """Draw scenarios from the batch's seed, run each, and return a report. Start none after `seconds`."""
     executions: list[FuzzExecution] = []
     share = plan.executions_of_batch(number)
     start = time.perf_counter()

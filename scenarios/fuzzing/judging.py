@@ -157,8 +157,7 @@ def _judge_program(scenario: Scenario, program: Program, deadline: float) -> Ite
 def _judge_program_under_schedule(
     scenario: Scenario, program: Program, wanted: Sequence[Finding], deadline: float
 ) -> Iterator[FuzzExecution]:
-    """Run a program twice under its own schedule. Compare the findings with the predicted ones, and the two traces with
-    each other."""
+    """Run a program twice under its own schedule. Compare findings with the predicted ones, and the two traces."""
     engine = scenario.engine
     results = [_run_within_deadline(scenario, engine, deadline) for _ in range(2)]
     for result in results:

@@ -47,8 +47,7 @@ def run_under_few_schedules(
 ) -> FailsUnderEverySchedule | Result:
     """Run a scenario under round robin. If it fails, run it under a few other schedules until one run passes.
 
-    After a hang, or after `seconds`, no other schedule is tried, because the hung run may have left a thread that
-    spins.
+    After a hang, or after `seconds`, no other schedule is tried, because the hung run may have left a spinning thread.
     """
     deadline, results = time.monotonic() + seconds, list[Result]()
     left = seconds

@@ -27,8 +27,7 @@ CONNECT_SECONDS = 10.0
 """How long a cluster may take to answer."""
 
 Reports = Callable[[CampaignPlan, Iterable[int], Callable[[], float]], Generator[BatchReport, None, None]]
-"""The type of a function that takes batch numbers and the seconds left, runs each batch, and yields the reports in any
-order."""
+"""A function that takes batch numbers and the seconds left, runs each batch, and yields reports in any order."""
 
 
 class WorkerBackend(str, Enum):

@@ -234,8 +234,7 @@ def traceback_below_call(trace: TracebackType | None) -> TracebackType | None:
 
 
 def program_stack_text(frame: FrameType | None) -> str:
-    """Return the stack that ends in `frame` as text: from the program on, innermost frame last, without torch's own
-    frames.
+    """Return the stack that ends in `frame` as text: from the program on, innermost last, without torch's own frames.
 
     If the stack has only torch frames, return all of them. For a rank that died, `position_of_death` keeps torch's
     frames, because they show the operation.
@@ -255,8 +254,7 @@ _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>
 
 
 def position_of_death(lines: Sequence[str]) -> RankPosition | None:
-    """Return where the program of a dead rank was, from the output of faulthandler; None if the output does not show
-    it."""
+    """Return where the program of a dead rank was, from faulthandler's output; None if that does not show it."""
     sites: list[Site] = []
     for line in lines:
         found = _FRAME.fullmatch(line)

@@ -18,8 +18,7 @@ from ddpsim.simulator.records.record_texts import CPP_DTYPES
 BUSY_SHARE = 0.1
 """The share of a core from which a process counts as computing. A process that only waits uses almost none."""
 PATIENCE = 6
-"""How many time-outs one source line may compute, or a rank may wait for another rank, before the rank counts as
-hung."""
+"""How many time-outs one source line may compute, or a rank may wait for another rank, before it counts as hung."""
 
 
 class ActiveClock:
@@ -69,8 +68,7 @@ class JobRankProgress:
         self._computing = UnchangedTimer()
 
     def idle_seconds(self) -> tuple[float, float]:
-        """Return two durations in seconds: how long there was neither progress nor computing; and how long there was no
-        new line or call.
+        """Return for how many seconds there was neither progress nor computing, and for how many no new line or call.
 
         A call that begins or completes is progress. While no call is in flight, every instruction is progress. For the
         second duration only a new line or call counts, because an endless loop and a large operation both stay on one

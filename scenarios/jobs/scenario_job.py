@@ -96,8 +96,7 @@ def _pickle_program(scenario: Scenario) -> bytes | None:
 
 @contextmanager
 def set_variable(name: str, value: str) -> Iterator[None]:
-    """In this block, set an environment variable for this process and those that it starts, unless the user has set
-    it."""
+    """In this block, set a variable for this process and those that it starts, unless the user has set it."""
     if name in os.environ:
         yield
         return

@@ -214,8 +214,7 @@ _MOST_READS = 16
 _LOG_LINE = re.compile(
     rb"^(?:\[rank\d+\]:)?\[[WEIF]\d{4} |^terminate called |^  what\(\):|^Exception raised from |^frame #\d+: "
 )
-"""Matches log lines of torch and gloo. Such lines are not shown while the rank runs, and go into the report if the rank
-dies."""
+"""Matches log lines of torch and gloo. They are not shown, and go into the report if the rank dies."""
 
 _DEATH = b"Fatal Python error: "
 """Matches the first line that faulthandler writes when a process dies."""

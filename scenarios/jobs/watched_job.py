@@ -22,8 +22,7 @@ _WINDOW_SECONDS = 1.0
 _BUSY_SHARE = 0.1
 """A job counts as making no progress while all its processes together use less than this share of a core."""
 _WANTED_SHARE = 0.5
-"""If a thread of the job wants more than this share of a core, the job counts as computing: a busy machine may not run
-the thread."""
+"""A job with a thread that wants more than this share of a core counts as computing: a busy machine may not run it."""
 _STDERR = 2
 _WRITE_SECONDS = 10.0
 _END_SECONDS = 5.0
@@ -159,8 +158,7 @@ def _stat_fields(process: int) -> list[str]:
 
 
 def runnable_seconds_by_thread(process: int) -> dict[int, float]:
-    """Return how long each thread of a process has run or waited for a core, by thread id; {} if the system does not
-    say."""
+    """Return how long each thread of a process has run or waited for a core, by thread id; {} where that is unknown."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"{_PROC}/{process}/task"):

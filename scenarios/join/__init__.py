@@ -1,2 +1,1 @@
-"""The join matrix: scenarios of trainings with uneven inputs under `join()`, declared as files, for torch's and
-ddpsim's engine."""
+"""The join matrix: trainings with uneven inputs under `join()`, declared as files, for torch's and ddpsim's engine."""

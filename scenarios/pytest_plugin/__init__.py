@@ -132,8 +132,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Adapt the hypothesis settings of a marked test with `@given`, before hypothesis' own plugin reads these
-    settings."""
+    """Adapt the hypothesis settings of a marked test with `@given`, before hypothesis' own plugin reads them."""
     __tracebackhide__ = True
     is_drawn = OPTIONS_KEY in item.stash and "hypothesis" in sys.modules
     if not (is_drawn and isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False)):

@@ -104,8 +104,7 @@ def has_finding(result: Result, code: Code) -> bool:
 
 
 def _exit_or_skip(result: Result) -> BaseException | None:
-    """Return the error that ends a test without failing it: an exit, an interrupt, a rejected example, or a skip; None
-    if there is none.
+    """Return the error that ends a test without failing it: an exit, an interrupt, a rejected example, a skip; or None.
 
     A skip counts only if it can explain all findings: other ranks may hang because they wait for the rank that skipped.
     """
@@ -130,8 +129,7 @@ def _findings_not_caused_by_skips(result: Result) -> tuple[Finding, ...]:
 
 
 _FOLLOWS_FROM_ERRORS = (Code.RANK_ERROR, Code.DEADLOCK_DEAD_RANK)
-"""The codes of findings that errors in ranks explain: the error itself, and ranks that wait for a rank with an
-error."""
+"""The codes of findings that errors in ranks explain: the error itself, and ranks that wait for such a rank."""
 
 
 def _without_ddpsim_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -146,8 +144,7 @@ _TEXT_BELOW_ATTRIBUTE = "_ddpsim_below"
 
 
 def store_text_below_error(error: BaseException, run: RunOfTest) -> None:
-    """Store on an error the text to show below it. Do this at once, because the run of a hypothesis example is not
-    kept."""
+    """Store on an error the text to show below it. At once, because hypothesis' runs are not kept."""
     if not isinstance(error, RanksFailed):
         setattr(error, _TEXT_BELOW_ATTRIBUTE, "\n".join(_lines_below_rank_error(run)))
 

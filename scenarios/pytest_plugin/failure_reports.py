@@ -35,8 +35,7 @@ _PENDING_FAILURE_KEY = pytest.StashKey[tuple[pytest.TestReport, RunOfTest]]()
 """The stash key under which a test item keeps a failure whose report is not written yet."""
 
 _SECTION = "ddpsim report, written at teardown"
-"""The title of a section of the teardown's report; pytest shows sections named "teardown" with the failure of the
-test."""
+"""The title of a section of the teardown's report; pytest shows those named "teardown" with the test's failure."""
 
 
 def prepare_folder(config: pytest.Config, folder: str) -> None:
@@ -59,8 +58,7 @@ def store_failure(item: pytest.Item, report: pytest.TestReport, run: RunOfTest) 
 
 
 def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
-    """Write the stored report of a test at its teardown, and add the report's folder to pytest's report of the
-    teardown."""
+    """Write the stored report of a test at its teardown, and add its folder to pytest's report of the teardown."""
     if _PENDING_FAILURE_KEY not in item.stash:
         return
     folder, (report, run) = _report_folder(item), item.stash[_PENDING_FAILURE_KEY]

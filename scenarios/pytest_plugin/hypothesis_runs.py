@@ -19,8 +19,7 @@ RunTestOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any
 
 
 class _PerRankPlaceholder:
-    """Takes the place of a `per_rank` fixture's value when hypothesis prints an example: each rank has its own
-    value."""
+    """Stands for a `per_rank` fixture's value when hypothesis prints an example: each rank has its own."""
 
     def __repr__(self) -> str:
         return "<each rank's own>"

@@ -78,8 +78,7 @@ class RankOutput:
         """A line for each further error of a rank."""
 
     def note_error(self, rank: int, error: BaseException) -> None:
-        """Store an exception of the test function, unless ddpsim raised it to end a rank's program after the run was
-        over."""
+        """Store an exception of the test function, unless ddpsim raised it to end a rank's program after the run."""
         each: BaseException | None = error
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
@@ -87,8 +86,7 @@ class RankOutput:
             self.errors_of_tests[rank] = error
 
     def most_severe_error(self, rank: int, errors: list[BaseException]) -> BaseException:
-        """Return the exception that counts for a rank: the most severe, and the first of equals. Keep the others as
-        text."""
+        """Return the exception that counts for a rank: the first of the most severe. Keep the others as text."""
         chosen = max(errors, key=severity_of_error)
         self.further_errors += [
             f"  rank {rank} also raised {error_line(error)}"

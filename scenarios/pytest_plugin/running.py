@@ -273,8 +273,7 @@ _RANK_LOCAL_ATTRIBUTES = (
     *((sys, name) for name in ("argv", "excepthook", "stdin", "stdout", "stderr")),
     *((warnings, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
 )
-"""Objects with an attribute that has a separate value for each rank: the simulator swaps the values at context
-switches."""
+"""Objects with an attribute that has a value for each rank: the simulator swaps them at context switches."""
 
 
 @contextmanager
@@ -295,8 +294,7 @@ def keep_rank_patches(item: pytest.Function) -> Iterator[None]:
 
 
 def _patches_to_undo(before: list[Any], now: list[Any]) -> list[Any]:
-    """Return the patches that `monkeypatch` should undo after the run. A rank may have emptied this list by
-    `monkeypatch.undo()`."""
+    """Return the patches that `monkeypatch` should undo after the run. A rank may have undone them itself."""
     kept = [each for each in before if _is_rank_local(each) or any(each is other for other in now)]
     return kept + [each for each in now if not _is_rank_local(each) and not any(each is other for other in kept)]
 

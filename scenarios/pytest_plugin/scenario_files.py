@@ -32,8 +32,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def _has_version_key(path: Path) -> bool:
-    """Return True if a file has the line `ddpsim = N` before its first table. In a table, such a line may belong to
-    another tool."""
+    """Return True if a file has the line `ddpsim = N` before its first table. In a table it may be another tool's."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -52,8 +52,7 @@ def _may_be_of(token: str, item: pytest.Item) -> bool:
 def replay_test(
     program: Callable[[int], Any], world_size: int, token: str, world: Mapping[str, Any], *, is_strict: bool
 ) -> tuple[Result, RanksFailed | None]:
-    """Run a test with a recorded schedule. Return the result, and a failure if a strict replay differed from its
-    recording."""
+    """Run a test with a recorded schedule. Return the result, and a failure if a strict replay differed."""
     recorded = ReplayPolicy(Schedule.parse(token, program=program_identity(world["name"], world_size)))
     result = simulate(program, world_size, policy=recorded, **world)
     if recorded.divergence is None or not is_strict:

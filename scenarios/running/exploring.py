@@ -123,8 +123,7 @@ def explore_with_closest_pass(
     policy: str = DEFAULT_EXPLORING,
     seconds: float = EXPLORATION_BUDGET.seconds,
 ) -> tuple[Exploration, DivergencePoint | None]:
-    """Return the exploration with the passing run that follows the failing schedule longest, and the point where the
-    two differ.
+    """Return the exploration with the passing run that follows the failing schedule longest, and where they part.
 
     Return the exploration unchanged, and None, if nothing failed, if no passing schedule is found within `seconds`, if
     runs do not repeat, or after Ctrl-C.

@@ -29,8 +29,7 @@ class DeviceMeshGrid:
     coordinates: Mapping[int, tuple[int, ...]]
 
     def coordinates_text(self, rank: int) -> str:
-        """Return a rank's coordinates in the mesh: `dp 1, tp 0`; "" for a mesh of one dimension or a rank outside the
-        mesh."""
+        """Return a rank's coordinates in the mesh: `dp 1, tp 0`; "" for one dimension or a rank outside the mesh."""
         own = self.coordinates.get(rank)
         return "" if own is None or len(own) < 2 else join_coordinates(zip(self.names, own, strict=True))
 

@@ -1,5 +1,4 @@
-"""Origins: the DDP wrapper, phase, bucket and step to which a call belongs, or the fact that the user's program made
-it.
+"""Origins: the DDP wrapper, phase, bucket and step to which a call belongs, or that the user's program made it.
 
 The origin of every call is found when it is issued. For calls from Python it is read from the stack (phases.py). For
 calls that the Reducer makes from C++, inside backward, it follows from the order of its buckets (wrapper_registry.py).

@@ -1,5 +1,4 @@
-"""Parts: the FSDP2 unit, pipeline message, DTensor redistribution, checkpoint or optimizer step to which a call
-belongs.
+"""Parts: the FSDP2 unit, pipeline message, DTensor redistribution, checkpoint or optimizer step of a call.
 
 They are read from the frames and objects of torch 2.11 to 2.15 while the call is issued. If another version lacks a
 name, the call counts as one of the user's line.
@@ -296,8 +295,7 @@ PARALLELISM: dict[tuple[str, str], Reader] = {
         for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")
     },
 }
-"""Functions of torch and their frame readers, by module and name. If a later torch renames a function, its calls count
-as the user's."""
+"""Functions of torch and their frame readers, by module and name. Calls of a renamed one would count as the user's."""
 
 
 def _read_parameter_update(reading: StackFacts, frame: FrameType) -> None:

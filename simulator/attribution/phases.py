@@ -219,8 +219,7 @@ _TORCH: dict[tuple[str, str], Reader] = {
     ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _read_delayed_all_reduce,
     ("ddpsim.simulator.process_group.work", "_set_future"): _read_completion_callback,
 }
-"""Functions of torch and their frame readers, by module and name. If a later torch renames a function, its calls count
-as the user's."""
+"""Functions of torch and their frame readers, by module and name. Calls of a renamed one would count as the user's."""
 
 _GRAPH = "<eval_with_key>"
 """The beginning of the file names that torch.fx gives functions made from a graph."""

@@ -38,8 +38,7 @@ from ddpsim.simulator.wording import join_names
 PROGRESS = "__ddp_progress__"
 
 WrapperKey = tuple[str, int]
-"""The identity of a DDP wrapper on all its ranks: the label of its process group, and the wrapper's number in that
-group."""
+"""The identity of a DDP wrapper on all its ranks: the label of its process group, and its number in that group."""
 
 
 class BucketContents(NamedTuple):

@@ -24,8 +24,7 @@ class WrapperRegistry:
         self.running_rank = running_rank
         """A function that returns the rank of the current thread; None outside ranks."""
         self.latest_step = latest_step
-        """A function that returns a wrapper's latest step on any rank; its arguments: the group's label, the number
-        there."""
+        """A function that returns a wrapper's latest step on any rank, from the group's label and the number there."""
         self._wrappers_by_owner_id: dict[int, DdpWrapper] = {}
         """The wrappers by the id of their DDP instance, which may be reused later; a WeakKeyDictionary is slower."""
         self.of_reducer: WeakKeyDictionary[Any, DdpWrapper] = WeakKeyDictionary()
@@ -132,8 +131,7 @@ class WrapperRegistry:
         return wrapper
 
     def _hook_if_needed(self, wrapper: DdpWrapper) -> None:
-        """Add hooks to the parameters of a rank with several wrappers, to know whose Reducer makes the next call in a
-        backward.
+        """Add hooks to the parameters of a rank with several wrappers, to know whose Reducer calls next in a backward.
 
         A post-accumulate-grad hook runs just before the Reducer's hook of the same parameter. A single wrapper needs
         hooks only if late gradients have to be noticed.

@@ -206,8 +206,7 @@ class RunDirector:
         return ""
 
     def _earlier_goal(self, argument: str, rank: int, run: RunState) -> Goal:
-        """Return the goal of the commands `back` and `back call`. Raises DebuggerCommandError at the beginning of the
-        run."""
+        """Return the goal of the commands `back` and `back call`. Raises DebuggerCommandError at the beginning."""
         if argument == "call":
             made = sum(event.rank == rank for event in run.events if event.kind.value == "issue")
             if self._call is not None and self._call.rank == rank:

@@ -1,5 +1,4 @@
-"""Selects the stack frames that a debugger in a rank shows: those of the program, not of the code that runs the
-program.
+"""Selects the stack frames that a debugger in a rank shows: those of the program, not of what runs it.
 
 Stacks are shown in short: paths relative to the working folder, and frames of installed packages only counted.
 """

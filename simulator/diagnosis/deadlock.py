@@ -227,8 +227,7 @@ def _describe_end(rank: RankSnapshot) -> tuple[str, Site | None]:
 
 
 def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[LabelledLine]:
-    """Return lines that say which part of torch (DDP, FSDP, ...) made the waiting calls; [] for the program's own
-    calls."""
+    """Return lines that say which part of torch (DDP, FSDP, ...) made the waiting calls; [] for the program's own."""
     calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
     texts: dict[str, None] = {}
     for call in calls:

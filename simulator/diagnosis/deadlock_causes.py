@@ -111,8 +111,7 @@ def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple
 
 
 def _ended_before_connection(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
-    """Return True if ended ranks had made the call that others wait for, but ended before they connected to their
-    peers."""
+    """Return True if ended ranks had made the call that others wait for, but ended before they connected."""
     index = snapshot.open_calls_by_call.get(call)
     if index is None:
         return False
@@ -171,8 +170,7 @@ def _have_missing_ranks_finished_step(snapshot: Snapshot, reading: WaitReason, c
 
 
 def _may_be_evaluation(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
-    """True if ranks sync buffers in a step that they have finished: a forward without gradients does not count as a
-    step."""
+    """True if ranks sync buffers in a step that they have finished: a forward without gradients is no step."""
     origins = [(call.origin, snapshot.ranks[call.rank].optimizer_steps) for call in calls]
     return all(each.phase is Phase.BUFFERS and each.step is not None and each.step <= done for each, done in origins)
 

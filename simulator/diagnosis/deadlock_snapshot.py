@@ -66,8 +66,7 @@ class RankSnapshot:
 
 @dataclass(frozen=True)
 class OpenCalls:
-    """Calls that wait to be matched: a collective's calls while some ranks have not made theirs, or one side of a
-    message."""
+    """Calls that wait to be matched: a collective's while some ranks have not made theirs, or one side of a message."""
 
     calls: tuple[Call, ...]
     missing: tuple[int, ...]

@@ -1,7 +1,6 @@
 """A directed graph with what diagnosis needs: cycles, reachable nodes and shortest paths.
 
-networkx is not used, because its import takes a fifth of a second. All results are in order of insertion, so they do
-not depend on hashes.
+networkx is not used, because its import takes a fifth of a second. Results are in order of insertion, not of hashes.
 """
 
 from collections.abc import Iterable, Mapping

@@ -285,8 +285,7 @@ def _with_ignored_tags(issued: Sequence[Call], operation: str) -> dict[tuple[str
 
 
 def _first_wrong_message(sent: Sequence[Call], received: Sequence[Call]) -> tuple[Call, Call] | None:
-    """Return the first message and its receive whose tags differ; None if sender and receiver use different sets of
-    tags."""
+    """Return the first message and its receive whose tags differ; None if the sides use different sets of tags."""
     if sorted(call.ignored_tag for call in sent) != sorted(call.ignored_tag for call in received):
         return None
     pairs = zip(sent, received, strict=True)

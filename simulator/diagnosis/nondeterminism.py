@@ -58,8 +58,7 @@ def find_nondeterminism(first: RecordedRun, second: RecordedRun) -> Finding | No
 
 
 def _differing_event_finding(first: Event | None, second: Event | None) -> Finding:
-    """Return the finding for an event that differs in the second run; None in place of an event means that run had
-    ended."""
+    """Return the finding for an event that differs in the second run; None for an event means that run had ended."""
     one, other = _event_text(first), _event_text(second)
     if one == other and first is not None and second is not None:  # then they differ in when they happened
         one, other = (f"{one}  at step {event.choice_points}, {event.time:g} s" for event in (first, second))
@@ -69,8 +68,7 @@ def _differing_event_finding(first: Event | None, second: Event | None) -> Findi
 
 
 def differing_choice_finding(first: OfferedChoice | None, second: OfferedChoice | None) -> Finding:
-    """Return the finding for a choice that differs in the second run; None in place of a choice means that run had
-    ended."""
+    """Return the finding for a choice that differs in the second run; None for a choice means that run had ended."""
     one, other = (_ENDED if offer is None else str(offer) for offer in (first, second))
     return _nondeterminism_finding(first, second, one, other)
 

@@ -10,8 +10,7 @@ from ddpsim.simulator.wording import LabelledLine, join_names
 
 
 def advise_parallel_calls(calls: Sequence[Call], code: Code, who: str) -> list[LabelledLine]:
-    """Return the advice (cause and what to try) for one collective's calls; [] if none is of FSDP2, a pipeline and so
-    on."""
+    """Return the advice (cause and what to try) for one collective's calls; [] if none is of FSDP2 and so on."""
     kinds = {parallelism_of(call) for call in calls}
     if kinds == {None}:
         return []

@@ -99,8 +99,7 @@ _FAULTS = {
 
 
 class FailedBarrier(NamedTuple):
-    """A call that raised an error on every rank that made it, because others did not: a monitored_barrier, or any call
-    that timed out."""
+    """A call that raised on every rank that made it, because others did not: a monitored_barrier, or a time-out."""
 
     call: str
     """The call as text: `monitored_barrier #2`."""

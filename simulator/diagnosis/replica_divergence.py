@@ -35,8 +35,7 @@ class ComparisonEvent(Enum):
     UPDATED = "updated"
     """An optimizer stepped; DTensors that are replicated along a mesh dimension are compared."""
     BESIDE = "beside"
-    """An optimizer stepped; parameters are compared along a data-parallel mesh dimension on which they have no
-    placement."""
+    """An optimizer stepped; parameters are compared along a data-parallel dimension without placements."""
     AVERAGED = "averaged"
     """The program averaged parameters itself."""
     ENDED = "ended"
@@ -80,8 +79,7 @@ def construction_comparison_point(wrapper: int) -> ComparisonPoint:
 
 
 def point_of_forward(wrapper: int, step: int, optimizer_steps: int) -> ComparisonPoint:
-    """Return the point at which a forward began, after this many optimizer steps since the latest synchronising
-    forward."""
+    """Return the point at which a forward began, after this many steps since the latest synchronising forward."""
     text = f"when a forward of DDP #{wrapper} began, after its step {step}"
     return ComparisonPoint(wrapper, step, optimizer_steps, text, occasion=ComparisonEvent.BEGAN)
 

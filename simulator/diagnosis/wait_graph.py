@@ -94,8 +94,7 @@ class WaitGraph:
         self._add_store_waits()
 
     def _node_of_missing_call(self, slot: OpenCalls, rank: int) -> ThreadNode | StreamNode:
-        """Return the node that must make a rank's missing call: the rank's stream if the call is queued, else its
-        thread."""
+        """Return the node that must make a rank's missing call: its stream if the call is queued, else its thread."""
         queued = (call for stream in self.snapshot.streams if stream.rank == rank for call in stream.queued)
         return StreamNode(rank) if any(map(slot.is_waiting_for, queued)) else ThreadNode(rank, rank)
 

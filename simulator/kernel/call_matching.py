@@ -277,8 +277,7 @@ class CallMatcher:
         self._mark_complete([issued])
 
     def on_ask_missing_ranks(self, me: Task, request: AskMissingRanks) -> tuple[int, ...]:
-        """Answer a rank's `AskMissingRanks` request: return the ranks that have not made their call of a given
-        collective."""
+        """Answer a rank's `AskMissingRanks` request: return the ranks that have not made a given collective."""
         call = me.rank.open[request.handle].call
         slot = self._run.slots.find_collective(call)
         if slot is None:  # the call itself waits behind other calls of its rank

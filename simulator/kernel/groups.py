@@ -21,8 +21,7 @@ class GroupRecords:
         group."""
 
     def on_name_group(self, me: Task, request: ask.NameGroup) -> str:
-        """Answer a rank's `NameGroup` request: return the group's label, its name in findings, which is unique in the
-        run."""
+        """Answer a rank's `NameGroup` request: return the group's label: its name in findings, unique in the run."""
         key = (request.name, request.made)
         if key not in self._labels:
             taken = self._taken[request.proposed] = self._taken.get(request.proposed, 0) + 1

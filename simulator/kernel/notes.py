@@ -1,5 +1,4 @@
-"""What ranks report to the kernel: accesses to shared objects, events, counts, and values that should agree on all
-ranks."""
+"""What ranks report to the kernel: accesses to shared objects, events, counts, and values that should agree."""
 
 from collections import Counter
 

@@ -1,5 +1,4 @@
-"""Pauses of a running task (a rank's program or thread): let other tasks run first, or wait for another task or the
-clock."""
+"""Pauses of a running task (a rank's program or thread): let others run first, or wait for another or the clock."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +19,7 @@ from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Thr
 _WAIT, _DONE, _TIMED_OUT = EventKind.WAIT, EventKind.DONE, TaskState.TIMED_OUT  # faster to look up, see scheduler.py
 
 _CLOCK_READS_PER_POLL = 1_000
-"""A program that reads the clock so often in a row, and does nothing else, is taken to wait in a loop for time to
-pass."""
+"""A program that reads the clock so often in a row, and does nothing else, is taken to wait for time to pass."""
 
 _STANDING_TURNS = 100
 """A rank reads the clock in so many turns while no time passes; then it is taken to compute until a time has come."""

@@ -362,5 +362,4 @@ UNANSWERED = frozenset({
     AcquireObject, CloseBatch, DeclareGroup, DestroyGroup, GiveUpBarrier, LoaderStarted, Noticed, OpenBatch,
     ProgramReturned, ReleaseObject, ReportAccesses, SamplerStarted, SawThreadEnd, SetTimeLimit, StepDone, WriteNote,
 })  # fmt: skip
-"""Requests that the kernel serves at once and without a result, so a rank in its own process does not wait for an
-answer."""
+"""Requests that the kernel serves at once and without a result: a rank in its own process waits for no answer."""

@@ -102,8 +102,7 @@ class RunState:
         """Which ranks are connected; None on a backend whose groups are connected when they are made."""
         self.events: list[Event] = []
         self.issued: list[tuple[Call, int]] = []
-        """All calls in order of issue, each with the number of the task (rank program or thread) that issued the
-        call."""
+        """All calls in order of issue, each with the number of the task (rank program or thread) that issued it."""
         self.findings: list[Finding] = []
         self.compared: set[tuple[int, str]] = set()
         """Ranks and groups whose calls torch compares (TORCH_DISTRIBUTED_DEBUG=DETAIL): a mismatch is an exception."""

@@ -41,8 +41,7 @@ class RunLifecycle:
         self.phase = RunPhase.RUNNING
         self.ending: RunEnding | None = None
         self.failure: BaseException | None = None
-        """The error that ended the run and that no rank raised, such as an error of the policy. Only the first is
-        kept."""
+        """The error that ended the run and that no rank raised, such as one of the policy. Only the first is kept."""
         self.failed_under: int | None = None
         """The rank that ran when `failure` was raised."""
         self.is_interrupted = False

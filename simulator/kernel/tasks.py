@@ -59,8 +59,7 @@ class Task:
 
     def __init__(self, number: int, rank: RankRecord, name: str = "") -> None:
         self.number = number
-        """The rank, for a rank's program. Threads get the numbers from the world size on, in the order of their
-        start."""
+        """The rank, for a rank's program. Threads have the numbers from the world size on, in order of start."""
         self.rank = rank
         self.rank_number = rank.rank
         self.name = name

@@ -64,8 +64,7 @@ class Guardian:
             os.write(self._writing, pid.to_bytes(_ENTRY_BYTES, "little"))
 
     def kill_groups(self) -> None:
-        """Kill all recorded process groups that are left, and end the guardian. Raises InternalError if the guardian
-        failed."""
+        """Kill all recorded process groups that are left, and end the guardian. Raises InternalError if that failed."""
         os.close(self._writing)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)

@@ -188,8 +188,7 @@ class ServerProcess:
         self._awaited += 1
 
     def receive_answer(self) -> Any:
-        """Wait for the answer to the oldest unanswered message. Raises ServerGone or InternalError if the server has
-        ended."""
+        """Wait for the answer to the oldest unanswered message. Raises ServerGone or InternalError if it has ended."""
         try:
             answer, _ = self._line.receive()
         except ConnectionError:

@@ -26,8 +26,7 @@ class CompilerLock:
     def __init__(self) -> None:
         self._replaced = ReplacedAttributes()
         self._of_run: Any = None
-        """The lock that ranks use instead. The rank that compiles first makes it, on its thread, so that waiting is
-        simulated."""
+        """The lock that ranks use instead. The rank that compiles first makes it, so that waiting is simulated."""
         self._is_taken: list[bool] = []
         """Whether the lock was taken, for each entry that is not left yet."""
 

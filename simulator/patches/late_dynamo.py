@@ -5,8 +5,7 @@ and do not need it unless the program compiles. So they get a module that is not
 LazyLoader. It is executed when any of its attributes is read, and then is an ordinary module. Only a few attributes
 that torch's own modules read are answered without executing it.
 
-That is correct because before it is executed there is no compiled function, no traced frame and no changed
-configuration.
+That is correct because before it is executed nothing is compiled or traced, and no configuration is changed.
 """
 
 import _thread
@@ -62,8 +61,7 @@ class _DynamoFinder(MetaPathFinder):
 
 
 class _LoaderOfLoadedModule(Loader):
-    """An import loader for a submodule of torch._dynamo that was imported already, while torch._dynamo itself was
-    executed."""
+    """A loader for a submodule of torch._dynamo that was imported already, while torch._dynamo itself was executed."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = sys.modules[spec.name]
@@ -107,8 +105,7 @@ class _LateLoader(Loader):
         return ModuleType.__getattribute__(module, name)
 
     def execute_module(self, module: ModuleType) -> ModuleType:
-        """Execute torch._dynamo and return it. If the run that imported it has ended, import it again and return that
-        module."""
+        """Execute torch._dynamo and return it. If the run that imported it has ended, import it again."""
         with self._lock:
             if not _is_not_executed(module) or self._is_executing:
                 return module
@@ -178,8 +175,7 @@ def _loader_of(module: _LateModule) -> _LateLoader:
 
 
 class _PartialSubmodule:
-    """A submodule of torch._dynamo that answers a few attributes itself; reading any other attribute loads the
-    submodule."""
+    """A submodule of torch._dynamo that answers a few attributes itself; reading any other loads the submodule."""
 
     def __init__(self, name: str, **answers: Callable[[], Any]) -> None:
         self._name = name

@@ -49,8 +49,7 @@ class NamedPolicy(NamedTuple):
 
     name: str
     make: Callable[[int, Any, int], Policy] | None = None
-    """A function that makes the policy from a seed, its option and the expected number of choices; None if the policy
-    can only explore."""
+    """Makes the policy from a seed, its option and the expected number of choices; None if it can only explore."""
     draws: bool = False
     """True if the seed decides the schedule; no number of seeds is sure to cover all schedules."""
     explores: str = ""

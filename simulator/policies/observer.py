@@ -67,5 +67,4 @@ class Observer:
         """The run ends in a step of this rank, although other ranks may be able to run."""
 
     def woke_task(self, by: int | None, rank: int) -> None:
-        """A waiting rank continues because of rank `by`; None means that virtual time passed, which depends on all
-        ranks."""
+        """A waiting rank continues because of rank `by`; None: virtual time passed, which depends on all ranks."""

@@ -36,8 +36,7 @@ class Pct:
             raise UsageError(f"depth is {depth!r}, expected a whole number from 1 on: give the depth of the bug")
         self._random = random.Random(seed)
         self._priorities: dict[int, float] = {}
-        """The priorities by rank. Initial priorities are from 0 to 1. Lowered priorities are negative, and decrease
-        with time."""
+        """The priorities by rank. Initial ones are from 0 to 1. Lowered ones are negative, and decrease with time."""
         self._lowered_priorities_at: dict[int, list[int]] = {}
         """By the number of a choice, the lowered priorities for the ranks that run at this choice."""
         for low in range(-1, -depth, -1):

@@ -98,8 +98,7 @@ class ReplayPolicy:
 
     @property
     def divergence(self) -> ReplayDivergence | None:
-        """Where the run, which has ended, diverged from the recording; None if the run followed the recording to its
-        end."""
+        """Where the run, which has ended, diverged from the recording; None if it followed the recording to its end."""
         if self._divergence is None and self.made < len(self._recorded):
             return ReplayDivergence(self.made, self._recorded[self.made :], None)
         return self._divergence

@@ -250,8 +250,7 @@ class SimulatedBackend:
 
     @contextmanager
     def rank_entered(self, rank: int) -> Iterator[None]:
-        """Give the running rank its default group, on the rank's own thread, unless the program makes that group
-        itself."""
+        """Give the running rank its default group, on the rank's own thread, unless the program makes it itself."""
         torch.autograd.set_multithreading_enabled(False)  # the backward pass, its hooks and its end stay on this thread
         if self._makes_groups:
             self._groups.make_default_group(rank)
@@ -368,8 +367,7 @@ class SimulatedBackend:
     def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return an `init_process_group` for programs that run inside a rank.
 
-        The simulator makes the default group before a program starts. After a destroy, the program may make a new
-        default group.
+        The simulator makes the default group before a program starts. After a destroy, the program may make a new one.
         """
 
         def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
@@ -393,8 +391,7 @@ class SimulatedBackend:
         return init_process_group
 
     def _rendezvous(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a replacement of torch's rendezvous, for an `init_process_group` that the program imported by name
-        earlier."""
+        """Return a replacement of torch's rendezvous, for an `init_process_group` that was imported by name."""
 
         def rendezvous(
             url: str, rank: int = -1, world_size: int = -1, **options: Any

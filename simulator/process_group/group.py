@@ -126,8 +126,7 @@ class SimulatedGroup(NamedGroup):
 
     @dispatches_as("broadcast_")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Copy one tensor of the root to all tensors of every rank; a rank has one tensor, unless it has several on
-        gloo."""
+        """Copy one tensor of the root to all tensors of every rank; a rank has one, or several on gloo."""
         rules = self._rules_for_call("broadcast_", tensors, tensors)
         root, first = self._global_root("broadcast", opts.rootRank), opts.rootTensor
         rules.check_broadcast(tensors, first)

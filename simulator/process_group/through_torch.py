@@ -102,8 +102,7 @@ class TorchDispatch:
         return answer if call.work is None else call.work
 
     def calling_frame(self) -> FrameType | None:
-        """Return the frame that made the call now passing through torch's dispatcher on this thread; None without such
-        a call."""
+        """Return the frame that made the call now passing through torch's dispatcher on this thread; or None."""
         call = self.under_way.get(get_ident())
         if call is None or not call.has_arrived:
             return None

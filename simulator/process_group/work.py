@@ -199,8 +199,7 @@ def future_is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> 
     the callbacks of all completed calls run before the answer is False, and an exploration is told of all of those
     calls.
 
-    The answer must not depend on which calls the rank believes open: a rank that is a process learns of completions
-    later.
+    It must not depend on which calls the rank believes open: a rank that is a process learns of completions later.
     """
     if not host.is_rank_thread():
         return original(future)

@@ -74,8 +74,7 @@ class CheckedProgram:
 
 
 SiteOf = Callable[[Issue], Site]
-"""A function that returns the source line of a call. Hazards and blame depend on whether matched calls have the same
-line."""
+"""Returns the source line of a call. Hazards and blame depend on whether matched calls have the same line."""
 
 
 def check_program(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:

@@ -98,8 +98,7 @@ class Program:
 
 FRACTIONAL = ("float32", "float64", "float16", "bfloat16")
 DTYPES = (*FRACTIONAL, "int32", "int64", "int8", "uint8", "bool")
-"""The dtypes that calls can have. Complex dtypes are left out: torch passes them to some operations as pairs of real
-numbers."""
+"""The dtypes that calls can have. No complex ones: torch passes them to some operations as pairs of real numbers."""
 
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 

@@ -129,8 +129,7 @@ class ChildProcess:
         self._files.close()
 
     def describe_end(self) -> str:
-        """Return a text on how the process ended without a last message. Raises InternalError if the simulator failed
-        in it."""
+        """Return a text on how the process ended without a last message. Raises InternalError if that was our fault."""
         self.await_exit()
         if self._is_reaped_elsewhere:
             return "ended with an unknown status (SIGCHLD is ignored, or another wait has taken the status)"

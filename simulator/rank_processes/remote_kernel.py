@@ -137,8 +137,7 @@ class RemoteKernel:
         return True
 
     def note_interruption(self) -> bool:
-        """Record that the execution has ended. Returns whether the rank may leave its program here, not at its next
-        answer."""
+        """Record that the execution has ended. Returns whether the rank may leave its program here, not later."""
         self.run.life.begin_stop(RunEnding.INTERRUPTED)
         self._is_interrupted = self._own_channel.is_in_use
         return not self._is_interrupted

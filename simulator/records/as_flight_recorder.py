@@ -1,5 +1,4 @@
-"""Writes the calls of a simulated run as dumps of torch's flight recorder (NCCL, version 2.10); torch's reader accepts
-them."""
+"""Writes the calls of a simulated run as dumps of torch's flight recorder (NCCL, version 2.10), which torch reads."""
 
 import pickle
 from collections import Counter

@@ -44,8 +44,7 @@ class CollectiveMatches:
     without_record: list[tuple[Call, ...]] = field(default_factory=list)
     """Collectives that did not complete, of which some members have no record, or none that goes so far."""
     compared_from: dict[str, int] = field(default_factory=dict)
-    """For groups whose first calls were lost from a rank's ring buffer: the first collective number that was
-    compared."""
+    """For groups whose first calls were lost from a rank's ring buffer: the first number that was compared."""
     stale: set[int] = field(default_factory=set)
     """Ranks whose record was written early: it lacks calls that other records show as complete."""
     count: int = 0
@@ -125,8 +124,7 @@ class _GroupComparison:
                 is_after_open = self._record_stall(steps, number)
 
     def _is_call_missing(self, number: int) -> bool:
-        """Return True if a rank has a record without the call, and the record was not written too early to have the
-        call."""
+        """Return True if a rank has a record without the call, which was not written too early to have it."""
         if self._silent - self._stale:
             return True
         return any(number not in each.lane.places and not self._stale.issuperset(each.ranks) for each in self._alike)

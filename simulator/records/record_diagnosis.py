@@ -1,7 +1,6 @@
 """Diagnoses the records of a job: returns the findings that a simulated run of the job would have.
 
-Calls are matched and findings worded as in a simulated run. Details that a record lacks are not compared, and a note
-says so.
+Calls are matched and findings worded as in a simulated run. What a record lacks is not compared, and a note says so.
 """
 
 from collections import Counter

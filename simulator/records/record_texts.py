@@ -1,5 +1,4 @@
-"""Texts in record files: names of operations, text that is safe to show, the rank in a path, the user's lines in a
-stack."""
+"""Texts in record files: names of operations, text that is safe to show, a path's rank, the user's lines in a stack."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -81,8 +80,7 @@ def printable_text(text: str) -> str:
 
 
 def rank_in_path(name: str) -> int | None:
-    """Return the rank that a path contains: `rank_3`, `nccl_trace_rank_3.json`, `host7-rank3.log`, or a number at its
-    end."""
+    """Return the rank that a path contains: `rank_3`, `nccl_trace_rank_3.json`, `host7-rank3.log`, or a last number."""
     file = name.replace("\\", "/").rsplit("/", 1)[-1]
     found = _AFTER_RANK.findall(file)
     if found:

@@ -18,8 +18,7 @@ class NotedCall(NamedTuple):
     """A call of a rank, as a recorder notes it. Recorders do not note or count group creations."""
 
     call: Call
-    """The call, numbered within its group from 0; a receive from any source has the source whose message it took, if
-    any."""
+    """The call, numbered within its group from 0; a receive from any source has the one it took from, if any."""
     is_complete: bool
     time: float
     """When the call was issued, in virtual seconds."""

@@ -1,5 +1,4 @@
-"""Finds calls on one flat tensor that holds all gradients of a module, and whether the call's sum becomes the
-gradients.
+"""Finds calls on one flat tensor that holds all gradients of a module, and whether its sum becomes the gradients.
 
 A flat tensor holds the gradients if its contents equal theirs when the call is issued, or equal them divided by the
 number of ranks. A program may use the sum for something else, such as a norm. So the parameters count as replicas only

@@ -62,8 +62,7 @@ NOT_REDUCED = -1
 
 @dataclass(slots=True)
 class _ComparisonProgress:
-    """How far a DDP wrapper is on one rank. "Then" means the time when the wrapper's parameters were last compared at a
-    forward."""
+    """How far a DDP wrapper is on one rank. "Then": when its parameters were last compared at a forward."""
 
     size: int
     """The number of ranks in the wrapper's group."""
@@ -78,8 +77,7 @@ class _ComparisonProgress:
     backward: int = 0
     """The latest step of the wrapper whose gradients were compared."""
     gradients_of: int = NOT_REDUCED
-    """The number of optimizer steps before the backward that made these gradients; NOT_REDUCED once another backward
-    has added to them."""
+    """The optimizer steps before the backward that made these gradients; NOT_REDUCED once another has added to them."""
 
 
 class ReplicaSampler:

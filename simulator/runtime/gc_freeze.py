@@ -74,8 +74,7 @@ _FROZEN_OBJECTS = _FrozenObjects()
 def freeze_existing_objects(world_size: int) -> Iterator[None]:
     """A context in which garbage collections ignore all objects that existed at its start.
 
-    `world_size` is the number of ranks of the run. A caller that wraps several runs passes 0, as each run counts its
-    own ranks.
+    `world_size` is the number of ranks of the run. A caller that wraps several runs passes 0: each counts its own.
     """
     if gc.isenabled():
         _OLD_COLLECTIONS.collect_if_due(world_size)

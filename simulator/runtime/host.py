@@ -29,8 +29,7 @@ class CallWatch(Protocol):
         """Return the user's calls that a rank has not waited for yet."""
 
     def poisoned_calls(self, rank: int) -> Sequence[Call]:
-        """Return a rank's calls that it has not waited for and whose output tensors hold poison (values that show early
-        reads)."""
+        """Return a rank's calls not waited for, whose outputs hold poison (values that show early reads)."""
 
     def mark_number(self, call: Call) -> int:
         """Return the number written into a call's tensors to recognise them; see Note [Marks] in

@@ -17,8 +17,7 @@ class KernelRunView(Protocol):
     ranks: list[RankRecord]
     """The ranks that the host runs."""
     tasks: dict[int, Task]
-    """By number: the tasks that have not ended, and the main task of every rank. A task is a rank's program or
-    thread."""
+    """By number: the tasks that have not ended, and the main task of every rank. It is a rank's program or thread."""
     steps: int
     is_observed: bool
     """True if an exploration of schedules records what each step reads and writes."""

@@ -1,5 +1,4 @@
-"""Finds exceptions that were about to leave a rank's program when the run ended, during a call in a `finally` or
-handler.
+"""Finds exceptions that were about to leave a rank's program when the run ended, in a call of a `finally` or handler.
 
 To end a rank's program early, ddpsim raises RankUnwound in it. Python sets the exception that is being handled then as
 the `__context__` of RankUnwound. The source code shows whether that exception would have propagated: it depends on the
@@ -104,8 +103,7 @@ def _parse_file(path: str) -> ast.Module:
 
 @lru_cache(maxsize=64)
 def _body_and_cleanup_lines(path: str) -> tuple[tuple[_Lines, _Lines], ...]:
-    """Return the line ranges (body, clean-up) of each `try` and `with` statement of a file; () if the file cannot be
-    read."""
+    """Return the line ranges (body, clean-up) of each `try` and `with` statement of a file; () if it cannot be read."""
     return tuple(pair for node in ast.walk(_parse_file(path)) for pair in _lines_of_statement(node))
 
 

@@ -66,8 +66,7 @@ def threads_started_here_share_a_core() -> Iterator[None]:
 
 
 def record_shared_core(thread: threading.Thread) -> None:
-    """Record that a thread is pinned to the caller's core, so that processes forked from this thread get all cores
-    back."""
+    """Record that a thread is pinned to the caller's core, so that processes forked from it get all cores back."""
     usual = _usual.get(threading.current_thread())
     if usual is not None:
         _usual[thread] = usual

@@ -26,8 +26,7 @@ class RaisedError(NamedTuple):
     unused: tuple[str, ...]
     """The parameters that got no gradient, according to the message."""
     poisoned: tuple[Call, ...] = ()
-    """The rank's calls that it has not waited for, and whose output buffers hold poison (values that show early
-    reads)."""
+    """The rank's calls that it has not waited for, whose outputs hold poison (values that show early reads)."""
     reason: rank_errors.KnownErrorFacts | None = None
     """The cause of the exception, if known."""
     is_told: bool = False

@@ -180,16 +180,14 @@ class RankThread:
         self.has_seen_end = False
         """True once the thread has run after the end of the run."""
         self.handled_at_end: BaseException | None = None
-        """The exception that the thread was handling when the run ended. Later exceptions are consequences of the
-        end."""
+        """The exception that the thread was handling when the run ended. Later ones are consequences of the end."""
         self.locks_made = 0
         self.locks_in_a_row, self.lock_step = 0, 0
         """The number of lock operations in a row, with no other step in between, and the step of the last one."""
         self.ident = 0
         """The ident of the Python thread; 0 before its start."""
         self.asker = 0
-        """The ident of the thread that may make requests; 0 while a debugger is open, when no thread may
-        communicate."""
+        """The ident of the thread that may make requests; 0 while a debugger is open, when none may."""
         self.is_outside = False
         """True while the thread waits in real time for something outside the simulation, so it is not stuck."""
         self.visit: Callable[[], None] | None = None

@@ -59,8 +59,7 @@ _DELIVERED = ask.DeliveredCompletion()
 _MOVED = ask.MovedTensors()
 
 MoveData = Callable[[Signature, Sequence[PendingCall], Sequence[int]], Exception | None]
-"""A function that moves the data of matched calls: (signature, the calls, the ranks of the group) -> the error, if
-any."""
+"""Moves the data of matched calls: (signature, the calls, the ranks of the group) -> the error, if any."""
 
 
 class ThreadHost:
@@ -322,8 +321,7 @@ class ThreadHost:
     def start_thread(self, child: RankThread) -> None:
         """Tell the kernel that the running thread has started another one.
 
-        The host records the new thread first: after an interrupt in between, the kernel may let the thread run only to
-        end it.
+        The host records the new thread first: after an interrupt in between, the kernel may let it run only to end it.
         """
         number = self.kernel.run.started
         self.baton.started[number] = child

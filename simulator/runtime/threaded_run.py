@@ -46,8 +46,7 @@ _TIMES_FOR_PREPARING = 10
 
 _IMPORTS = "<frozen importlib._bootstrap>"
 _COMPILES = frozenset({"torch._dynamo.convert_frame", "torch._inductor.compile_fx"})
-"""Modules of torch whose functions are on the stack only while torch.compile compiles, not when the compiled code
-runs."""
+"""Modules of torch whose functions are on the stack only while torch.compile compiles, not when that code runs."""
 
 _GRACE_SECONDS = 1.0
 """Seconds in which a rank has to notice the end of the run. Then it is interrupted, later abandoned."""

@@ -35,8 +35,7 @@ class FailureSize(NamedTuple):
     shapes: int = 0
     """How far numbers are from the plainest ones: shapes, splits, roots, tags, rows and options of networks."""
     options: int = 0
-    """How far words (dtypes, reductions, ...) are from the plainest ones, plus the waits that do not directly follow
-    their call."""
+    """How far words (dtypes, reductions, ...) are from the plainest ones, plus waits that do not follow their call."""
     switches: int = 0
     """The number of choices of the schedule that are not the default."""
     choices: int = 0
@@ -74,8 +73,7 @@ class ShrinkEnd(Enum):
     INTERRUPT = "interrupt"
     """The user pressed Ctrl-C."""
     FLAKY = "flaky"
-    """The simplest value did not fail in the same way when the caller ran it again: something besides its schedule
-    decides."""
+    """The simplest value did not fail in the same way when run again: something besides its schedule decides."""
 
 
 class ShrinkProgress(NamedTuple):

@@ -27,8 +27,7 @@ STRUCTURE = StructureShrinker(
         },
     }
 )
-"""By type of step, the fields that may change. Names, operations and peers stay, because a reader recognises the
-program by them."""
+"""By type of step, the fields that may change. Names, operations and peers stay: by them a reader knows the program."""
 
 
 def size_of_program(program: Program) -> FailureSize:

@@ -44,8 +44,7 @@ def truncate_choices(choices: Choices) -> Iterator[Choices]:
 
 
 def zero_switches(choices: Choices) -> Iterator[Choices]:
-    """Yield schedules in which a block of switches (choices that are not the default) is replaced by the default
-    choice."""
+    """Yield schedules in which a block of switches (choices that are not the default) is replaced by the default."""
     for kept in without_one_block(_switch_indices(choices)):
         yield without_trailing_defaults(tuple(choice if index in kept else 0 for index, choice in enumerate(choices)))
 

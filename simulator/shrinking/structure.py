@@ -68,8 +68,7 @@ _MOST_MOVED = 30
 """In a tuple with more elements than this, no element is moved: 30 elements can be moved in 435 ways."""
 
 Row: TypeAlias = "tuple[object, ...] | int"
-"""What is plain in a field of a record: the field's words, the plainest first, or the plain value of all its
-numbers."""
+"""What is plain in a field of a record: the field's words, the plainest first, or the plain value of its numbers."""
 Table: TypeAlias = "Mapping[type, Mapping[str, Row]]"
 """By type of record, the fields that may change. Fields and types that are not in the table stay the same."""
 
@@ -172,8 +171,7 @@ def _number_distance(part: Any, row: Row) -> int:
 
 
 def _nearer_numbers(number: int, plain: int) -> Iterator[int]:
-    """Yield numbers nearer to the plain number: the plain number itself, the number half way to it, and the next one
-    towards it."""
+    """Yield numbers nearer to the plain number: that number itself, the one half way to it, and the next one."""
     if number != plain:
         yield from dict.fromkeys((plain, (number + plain) // 2, number - 1 if number > plain else number + 1))
 

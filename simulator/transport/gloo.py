@@ -324,8 +324,7 @@ class GlooMethod(NamedTuple):
     make_tensors: Callable[[Payload], tuple[Any, ...]]
     """The function that returns the tensor arguments of the method. Options follow them."""
     options: str = ""
-    """The name of the class of the method's options; "" without options. The fields of the class are those of the
-    operation."""
+    """The name of the class of the method's options; "" without options. Its fields are those of the operation."""
     is_one_by_one: bool = False
     """True if the method is called for each tensor, as a gloo backend lacks the joint method in Python."""
 

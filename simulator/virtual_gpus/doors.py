@@ -1,5 +1,4 @@
-"""Detects that a program asks for a GPU, and then installs virtual GPUs; only without --gpus and on a machine without a
-GPU.
+"""Detects that a program asks for a GPU, and then installs virtual GPUs; only without --gpus and without a real GPU.
 
 torch asks torch.cuda._lazy_init before it does anything on a GPU, from Python and from C++, but for set_device. A
 program that only checks for GPUs gets the answer that there are none.

@@ -49,8 +49,7 @@ def shrunk_scenario_text(scenario: Scenario, name: str, path: Path, *, how: str 
 
 
 def _program_name(name: str) -> str:
-    """Return the name of the program that a scenario runs: if a TOML file refers to another scenario, the name of that
-    one."""
+    """Return the name of the program that a scenario runs: the one to which a TOML file refers, if it does."""
     if not name.endswith(".toml"):
         return name
     other = read_toml_file(Path(name)).values.get("scenario", "")

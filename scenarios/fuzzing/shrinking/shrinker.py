@@ -43,8 +43,7 @@ class ShrunkScenario:
     """The result of shrinking a scenario."""
 
     scenario: Scenario
-    """The simplest scenario found that fails in the same way. It contains the schedule and engine under which it
-    fails."""
+    """The simplest scenario found that fails in the same way. It has the schedule and engine under which it fails."""
     result: Result
     """The result of running this scenario again. If `end` is flaky, the repeated run did not fail in the same way."""
     size_before: greedy.FailureSize
@@ -154,8 +153,7 @@ class SameFailure:
 
 
 def try_candidate(candidate: "ScenarioCandidate", same: SameFailure) -> "greedy.ShrinkAttempt[ScenarioCandidate]":
-    """Run a candidate for a simpler scenario under its own schedule, or under several schedules, until it fails in the
-    same way."""
+    """Run a candidate under its own schedule, or under several, until it fails in the same way."""
     scenario, executions = candidate.scenario, 0
     try:
         for result in _run_candidate(candidate, same.engine):
@@ -219,8 +217,7 @@ class ScenarioCandidate(NamedTuple):
 
 
 def size_of_candidate(candidate: ScenarioCandidate) -> greedy.FailureSize:
-    """Return the size of a candidate, by which candidates are compared: ranks, iterations or calls, options and
-    schedule."""
+    """Return a candidate's size, by which they are compared: ranks, iterations or calls, options and schedule."""
     scenario = candidate.scenario
     part = _shrinkable_part(scenario)
     if isinstance(part, DeclaredTraining):
@@ -277,8 +274,7 @@ def _shrink_part(
 
 
 def _can_be_declared(declared: DeclaredTraining) -> bool:
-    """Return True if a scenario file could declare the training. A training that torch refuses fails for another
-    reason."""
+    """Return True if a scenario file could declare the training. One that torch refuses fails for another reason."""
     training = declared.training
     networks = [make_meta_network(each.name, each.options) for each in training.networks] if training.needs_mesh else []
     return not networks or next(find_problems(training, networks, declared.world_size), None) is None

@@ -110,8 +110,7 @@ def size_of_training(declared: DeclaredTraining) -> FailureSize:
 
 
 def _exception_weight(exception: ExceptionalIterations) -> int:
-    """Return how much a rule for exceptional iterations adds to the size: one, and one per rank, iteration and branch
-    named."""
+    """Return what a rule for exceptional iterations adds to the size: 1, and 1 per rank, iteration and branch named."""
     named = (exception.ranks, exception.iterations, exception.uses)
     said = (exception.action, exception.uses)
     return sum(len(each or ()) for each in named) + sum(each is not None for each in said)
@@ -153,8 +152,7 @@ def _with_mesh_size(mesh: ParallelLayout, name: str, size: int) -> ParallelLayou
 
 
 def _keep_ranks(kept: Collection[int], declared: DeclaredTraining) -> Iterator[DeclaredTraining]:
-    """Keep only some ranks. A rule that computes each rank's number of iterations is kept, and then replaced by a
-    list."""
+    """Keep only some ranks. A rule for the numbers of iterations is kept, then replaced by a list."""
     number = {rank: index for index, rank in enumerate(kept)}
     training = _training_of_ranks(number, declared.training)
     faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)

@@ -205,8 +205,7 @@ def _change_splits(choices: RandomSource, program: Program, rank: int, issue: Is
 
 
 def _change_group(choices: RandomSource, program: Program, rank: int, issue: Issue) -> Issue | None:
-    """Move the call to another group of the rank. If the call has a value per member, the other group has the same
-    size."""
+    """Move the call to another group of the rank. If it has a value per member, the groups are of one size."""
     members = members_of(program)
     own = members[issue.group]
     per_member = IN_PROGRAMS[issue.operation].shapes in (ShapeCount.PER_MEMBER, ShapeCount.IN_AND_OUT)

@@ -144,8 +144,7 @@ def _draw_branch_uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]
 
 
 def _draw_first_branches(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
-    """Draw how many branches a batch uses: always the first ones, because a network with early exits needs the earlier
-    stages."""
+    """Draw how many branches a batch uses: always the first ones, as early exits need the earlier stages."""
     return st.integers(0, len(branches)).map(lambda count: branches[:count])
 
 

@@ -1,5 +1,4 @@
-"""Networks of linear layers: one layer, several, of two dtypes, the two networks of a GAN, and networks with
-branches."""
+"""Networks of linear layers: one layer, several, of two dtypes, the two of a GAN, and some with branches."""
 
 from collections.abc import Sequence
 from functools import partial

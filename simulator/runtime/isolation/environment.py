@@ -63,8 +63,7 @@ class RankEnvironments:
         return variables
 
     def exchange_in_c(self, outgoing: dict[Any, Any], incoming: dict[Any, Any]) -> None:
-        """In the C environment, replace what rank `outgoing` changed by what rank `incoming` changed, where these
-        differ."""
+        """In the C environment, replace what rank `outgoing` changed by what `incoming` changed, where these differ."""
         if isinstance(outgoing, RankVariables):
             # Forget keys that have the host's value, to save work later (`mock.patch.dict` writes every key).
             for key in [key for key in outgoing.written if outgoing.get(key) == self.host.get(key)]:

@@ -12,8 +12,7 @@ class GeneratorStateCopy:
     """A copy of a random generator's state."""
 
     marks: object
-    """Some fields of the state, chosen so that two states that differ have different marks; None if there was no memory
-    copy."""
+    """Some fields of the state, chosen so that two states that differ have different marks; None without a copy."""
     content: Any
     gauss: Any = None
     """The next value of `random.gauss` or of numpy's normal distribution: these make two values and keep one."""

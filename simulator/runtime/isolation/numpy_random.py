@@ -23,8 +23,7 @@ START_SEED = 0
 KEY_WORDS = 624
 STRUCT_BYTES = 4 * (KEY_WORDS + 1)
 MARKS = slice(STRUCT_BYTES - 36, STRUCT_BYTES)
-"""Fields that differ if states differ. `pos` changes with each draw; the last words with each seeding and wrap of
-`pos`."""
+"""Fields that differ if states differ. `pos` changes with each draw, the last words with each seeding or wrap."""
 
 POINTER_BYTES = calcsize("P")
 GAUSS = Struct("i4xd")
@@ -145,8 +144,7 @@ class NumpyByCopy:
         return GeneratorStateCopy(content[MARKS], GeneratorStateCopy(content[MARKS], content), GAUSS.pack(0, 0.0))
 
     def save_state(self) -> GeneratorStateCopy:
-        """Return the two structs of numpy's random state; by numpy's functions if the Mersenne twister has been
-        replaced."""
+        """Return the two structs of numpy's random state; by numpy's functions if the twister was replaced."""
         if self._random_state._bit_generator is not self.mersenne:
             return self._by_state.save_state()
         struct = self._struct.save_state()

@@ -34,8 +34,7 @@ CACHED_NORMAL = Struct("d?7x")
 CACHED_NORMAL_OFFSET = ENGINE_BYTES + 4 + 8  # the engine is padded to 8 bytes; then the float
 REGION_BYTES = CACHED_NORMAL_OFFSET + CACHED_NORMAL.size
 MARKS = Struct(f"60s{CACHED_NORMAL_OFFSET - 8 - 60}x24s")
-"""Fields that differ if states differ: the seed, words left, the next word's index, the first words, the normal
-variates."""
+"""Fields that differ if states differ: the seed, words left, the next index, the first words, the normal variates."""
 
 HEADER_BYTES = 512
 """The Mersenne twister engine is searched in this many bytes from the generator's start; the object is much larger."""
@@ -85,8 +84,7 @@ def cpu_generator(generator: torch.Generator) -> "CpuByCopy | GeneratorByPublicF
 
 @cache
 def find_engine_offset() -> int | None:
-    """Return the offset of the Mersenne twister engine in a CPU generator; None if the memory is not laid out as
-    expected."""
+    """Return the offset of the Mersenne twister engine in a CPU generator; None if it is not laid out as expected."""
     donor = torch.Generator().manual_seed(DEFAULT_SEED)
     offset = bytes(memory_view(_generator_address(donor), HEADER_BYTES)).find(SEED.pack(DEFAULT_SEED))
     if offset < 0:

@@ -10,8 +10,7 @@ If the loop also watches other files, such as the pipes of a subprocess, it poll
 
 Not covered: loops that are not an `asyncio.SelectorEventLoop` (uvloop), and loops made before the run.
 
-External threads are threads that ranks start and that are not simulated, as they work with other processes or in real
-time.
+External threads are those that ranks start and that are not simulated, as they work with processes or in real time.
 """
 
 import asyncio

@@ -49,8 +49,7 @@ def wrap_set(steps: LockSteps, key: Key) -> Callable[..., set[Any]]:
 
 
 def wrap_wait_results(steps: LockSteps, original: Any) -> Callable[[set[Any], set[Any]], Any]:
-    """Return the replacement of `DoneAndNotDoneFutures`, so that the sets that `concurrent.futures.wait` returns are
-    ordered."""
+    """Return the replacement of `DoneAndNotDoneFutures`, so that the sets of `concurrent.futures.wait` are ordered."""
 
     def results(done: set[Any], not_done: set[Any]) -> Any:
         if steps.calling_rank_thread() is not None:

@@ -105,8 +105,7 @@ class LockSteps:
         return host.is_stopping
 
     def choice_point_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
-        """Let other threads run before an operation, if the rank has other threads and the caller is not being ended
-        early."""
+        """Let other threads run before an operation, if the rank has others and the caller is not being ended."""
         host = self.host
         if len(me.of.threads) == 1 or host.is_unwinding(me):
             return

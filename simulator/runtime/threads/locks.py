@@ -38,8 +38,7 @@ class RankLock:
     def __init__(
         self, steps: LockSteps, maker: RankThread, *, is_inner: bool = False, is_external: bool = False
     ) -> None:
-        """`is_inner`: the lock is part of one of Python's condition variables, and only waiting for it is a step of the
-        run."""
+        """`is_inner`: the lock is part of a condition variable of Python's, and only waiting for it is a step."""
         self.is_external = is_external
         """True if a library whose threads are not simulated made the lock: such threads will release it."""
         self._steps = steps
@@ -179,8 +178,7 @@ class RankLock:
         self._pass_to_waiting_thread()
 
     def wake_after_external_release(self) -> bool:
-        """Give the lock to the thread that has waited longest, if a thread outside the simulation has released the
-        lock."""
+        """Give the lock to the thread that has waited longest, if one outside the simulation has released it."""
         return self._real.acquire(False) and self._pass_to_waiting_thread(is_from_outside=True)
 
     def _pass_to_waiting_thread(self, *, is_from_outside: bool = False) -> bool:

@@ -77,8 +77,7 @@ class RankThreads:
     # --- what is replaced ---------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Replace Python's functions for threads, locks and simple queues, on which Python builds conditions, events
-        and the rest."""
+        """Replace Python's functions for threads, locks and simple queues, on which Python builds the rest."""
         assert not self._replaced, "installed twice"
         steps, makers = self.steps, self._makers
         now = partial(self._clock_for_ranks, lambda: float(self.steps.host.send_request(ReadClock())))
