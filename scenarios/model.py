@@ -148,8 +148,7 @@ class Scenario(RunOptions):
     reports: tuple[str, ...] = ()
     """Public reports of the bug that the scenario shows: issues, pull requests, threads."""
     reference: Callable[[int], TrainingReference | Snapshot] | None = None
-    """A function that trains in a single process and returns, for a world size, the value expected of each rank's
-    program."""
+    """Trains in one process and returns, for a world size, the value expected of each rank's program."""
     repairs: str = ""
     """For a repaired twin, the name of the scenario that shows the bug; else ""."""
     engine: Engine = Engine.TORCH
@@ -158,8 +157,7 @@ class Scenario(RunOptions):
     """The PYTHONHASHSEED of all ranks of a program; None for ddpsim's default hash seeds."""
     check: str | None = field(default=REPLICAS_IF_ANY, kw_only=True)
     choices: tuple[int, ...] = ()
-    """The schedule for runs without a policy, as one number per choice. An impossible choice is not used. () is round
-    robin."""
+    """The schedule without a policy, a number per choice. An impossible choice is not used. () is round robin."""
 
     @property
     def summary(self) -> str:

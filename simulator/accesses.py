@@ -31,8 +31,7 @@ class AccessMode(Enum):
     MISS = "miss"
     """Find that a key of the store does not exist, and wait for the key."""
     CONTRIBUTE = "contribute"
-    """Do something that other ranks observe only by polling: contribute to a call, get or release a lock, or end a
-    thread."""
+    """Do what other ranks observe only by polling: contribute to a call, get or release a lock, end a thread."""
     RECEIVE = "receive"
     """Receive from any source on a channel that has a message."""
     POST = "post"

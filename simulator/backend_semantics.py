@@ -16,8 +16,7 @@ class BackendSemantics(NamedTuple):
 
     name: str
     calls_in_order: bool = False
-    """All calls of a rank run on one stream, also in different groups. Each call starts when the previous call is
-    complete."""
+    """A rank's calls run on one stream, also of different groups. Each starts when the previous one is complete."""
     batch_is_unit: bool = False
     """The messages of a `batch_isend_irecv` start together, whatever their order in the list."""
     sends_eagerly: bool = False

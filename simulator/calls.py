@@ -131,8 +131,7 @@ class CallPart(NamedTuple):
     detail: str = ""
     """More details, such as the operation that needs a redistribution. Calls may match if details differ."""
     note: str = ""
-    """Details that findings show and traces do not show: the schedule of a pipeline, or the layer that tensors are
-    split for."""
+    """Details that findings show and traces do not: a pipeline's schedule, or the layer that tensors are split for."""
 
     def matches_part(self, other: "CallPart | None") -> bool:
         """Return True if two parts may be the same action; a pipeline's message may lack its part on one rank."""
@@ -149,8 +148,7 @@ class CallPart(NamedTuple):
 class Origin(NamedTuple):
     """The source of a call: the user's program, or a DDP wrapper with its phase, bucket and step.
 
-    Calls that torch makes for FSDP2, a pipeline, DTensors, checkpoints or optimizers count as the user's; `part`
-    describes them.
+    Calls of FSDP2, a pipeline, DTensors, checkpoints or optimizers count as the user's; `part` describes them.
     """
 
     phase: Phase = Phase.USER
@@ -226,8 +224,7 @@ class Call(NamedTuple):
     thread: str = ""
     """The name of the thread that made the call; "" for the thread that runs the rank's program."""
     coordinates: str = ""
-    """The coordinates of the call's rank in the program's device mesh, such as `dp 1, tp 0`; "" without a mesh of two
-    dimensions."""
+    """The coordinates of the call's rank in the program's device mesh: `dp 1, tp 0`; "" without two dimensions."""
     ignored_tag: int = 0
     """The tag that the program gave, if the backend ignores tags; the field `tag` is 0 then."""
 

@@ -230,8 +230,7 @@ _ON_RANKS = re.compile(r"(?P<name>.*) on (?P<ranks>[1-9]\d{0,9}) ranks", re.DOTA
 _FILE = re.compile(r"(?P<path>\S+\.(?:py|toml))(?P<rest>(?::|\s).*)")
 """Matches the name of a program that begins with the path of a file."""
 _MOST_TRIED = 64
-"""The largest world size that is tried for a token without a world size. With more, a four-digit hash may match by
-chance."""
+"""The largest world size that is tried for a token without one. With more, its hash may match by chance."""
 
 
 def _is_recorded_for_program(found: re.Match[str], program: str) -> bool:
@@ -246,8 +245,7 @@ def _is_recorded_for_program(found: re.Match[str], program: str) -> bool:
 
 
 def _describe_difference(found: re.Match[str], program: str) -> str:
-    """Return the end of an error message for a token of another program: whether program or world size differ, and what
-    to do."""
+    """Return the end of an error for another program's token: whether program or world size differ, and what to do."""
     name, ranks = _name_and_ranks(program)
     sizes = [int(found["ranks"])] if found["ranks"] else range(1, _MOST_TRIED + 1)
     for size in sizes if ranks else ():

@@ -113,8 +113,7 @@ class _JoinedCalls:
     def add_if_in_join(self, call: Call) -> bool:
         """Add a call if it belongs to the join; return whether it does.
 
-        The last calls of a join are no shadows: with them ranks agree whose model to keep (join control), and receive
-        this model.
+        The last calls of a join are no shadows: with them ranks agree whose model to keep (join control), and get it.
         """
         if call.origin.shadow and not self.is_over:
             if not call.is_point_to_point:  # messages have separate numbers, and shadow nothing

@@ -60,8 +60,7 @@ class LockWait:
 
 
 def futures_object(rank: int) -> Object:
-    """Return the name of all futures that a rank's threads set themselves, which is what a thread waits for that waits
-    for one of them."""
+    """Return the name of all futures that a rank's threads set themselves; a thread that waits for one waits for it."""
     return ("futures", rank)
 
 

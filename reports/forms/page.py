@@ -1,7 +1,6 @@
 """Renders HTML pages that contain their styles, scripts and data, and load nothing.
 
-A Content-Security-Policy allows only the styles and scripts of the page, by their hashes, and forbids requests. Jinja2
-escapes every value.
+A Content-Security-Policy allows only the page's styles and scripts, and no requests. Jinja2 escapes every value.
 """
 
 import base64

@@ -139,8 +139,7 @@ _KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
 
 
 def describe_error(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
-    """Return the path of the invalid value, and a sentence about the value. `form` is the type as which the file's part
-    at `start` was read."""
+    """Return the invalid value's path, and a sentence about it. `form` is the type of the part at `start`."""
     where = _WHERE.search(str(error))
     parts = re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
     below = tuple(int(number) if number else key for key, number in parts)

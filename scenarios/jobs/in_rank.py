@@ -16,8 +16,7 @@ from typing import Any
 FOLDER = "DDPSIM_RECORDS"
 """The environment variable that names the folder of the job's records."""
 _LAUNCHER = "DDPSIM_RECORDS_LAUNCHER"
-"""The environment variable with the launcher's process id. Children of the launcher are ranks; processes that ranks
-start are not."""
+"""The environment variable with the launcher's process id. Its children are ranks; the children of ranks are not."""
 NOW = "now"
 """The name of the file whose appearance asks all ranks to write their records."""
 DONE = "done_{}"

@@ -171,8 +171,7 @@ def _start_fork_server(server: Any, hash_seed: int) -> None:
 
 @contextmanager
 def _fork_from_servers_in_turn(*, alike: bool) -> Iterator[None]:
-    """In this block, fork neighbouring ranks from servers with different hash seeds, unless all ranks should have equal
-    seeds."""
+    """In this block, fork neighbouring ranks from servers with different hash seeds, unless all should be alike."""
     running = [server for server in _fork_servers() if server._forkserver_pid is not None]
     if alike or len(running) == 1:
         yield
@@ -187,8 +186,7 @@ def _fork_from_servers_in_turn(*, alike: bool) -> Iterator[None]:
 
 
 def _check_main_script() -> None:
-    """Raise UsageError for a main script that other processes cannot load. Exit if this process is itself one that
-    loads the script."""
+    """Raise UsageError for a main script that other processes cannot load. Exit if this process is loading it."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # it has no `__main__` guard; the process that started this one reports it
     if (script := _main_script()) is not None and not os.path.isfile(script):

@@ -27,8 +27,7 @@ from ddpsim.simulator.wording import LabelledLine, rank_list
 TIMEOUT_SECONDS = 10.0
 
 MOST_RANKS = 64
-"""The largest number of ranks. Each rank has two processes and about ten threads. For more ranks, use the simulator or
-several machines."""
+"""The largest number of ranks. Each has two processes and ten threads. For more, simulate or use several machines."""
 _TASKS_A_RANK = 16
 
 
@@ -146,8 +145,7 @@ _CAUSES = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROC
 
 
 def findings_of_reports(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
-    """Return all findings, causes before consequences. The findings quote `command`, a command line that simulates the
-    program."""
+    """Return all findings, causes before consequences. They quote `command`, which simulates the program."""
     died = [report for report in reports if report.ending is RankEnding.DIED]
     raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
     lost = [report for report in raised if report.error and _CONNECTION_LOST_ERRORS.search(report.error.line)]

@@ -151,8 +151,7 @@ def _recorder_entries(**backend: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _entry_text(entry: Mapping[str, Any]) -> str:
-    """Return an entry of the recorder as text, in the form of other reports: `all_reduce #3 float32[110] group
-    "default" in flight`."""
+    """Return an entry of the recorder as text: `all_reduce #3 float32[110] group "default" in flight`."""
     operation = str(entry.get("profiling_name", "?")).removeprefix("gloo:")
     key = "p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"
     number = entry.get(key, 0) - 1  # the recorder counts from 1, ddpsim from 0

@@ -51,8 +51,7 @@ class ScenarioJob:
         return cls(scenario.name, pickled, engine, seconds, os.getcwd(), dict(os.environ), scenario.alike)
 
     def apply_environment(self) -> None:
-        """Use the working folder and environment of the process that started the run, except the variables of a
-        launcher."""
+        """Use the folder and environment of the process that started the run, without a launcher's variables."""
         os.chdir(self.folder)
         for name in [name for name in os.environ if name not in self.environment and not _OF_A_LAUNCHER.match(name)]:
             del os.environ[name]

@@ -92,8 +92,7 @@ class SupervisorStore:
         return self.store.get("over") if self.store.check(["over"]) else None
 
     def set_idle(self, rank: int, *, is_idle: bool) -> None:
-        """Record that a rank has made no progress for the time-out; or, if it makes progress again, remove this
-        record."""
+        """Record that a rank has made no progress for the time-out; or remove this record."""
         if is_idle:
             self._set_value(_idle_key(rank), b"1")
         else:

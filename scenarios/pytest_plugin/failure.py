@@ -196,8 +196,7 @@ def annotate_report(
 
 
 def _location_of_failure(item: pytest.Item, run: RunOfTest | None) -> tuple[str, int]:
-    """Return the file and line of the failure: the call of the rank to blame; but the test, if that call is in an
-    installed package."""
+    """Return the file and line of the failure: the blamed rank's call, or the test if that is in a package."""
     leading = next(iter(_findings_not_caused_by_skips(run.result)), None) if run is not None else None
     for site in leading.sites[:1] if leading else ():
         if not site.is_foreign:

@@ -39,8 +39,7 @@ _SECTION = "ddpsim report, written at teardown"
 
 
 def prepare_folder(config: pytest.Config, folder: str) -> None:
-    """Make the folder for reports. A relative path starts where pytest was started. Raises UsageError if the folder
-    cannot be written."""
+    """Make the folder for reports, relative to where pytest was started. Raises UsageError if that fails."""
     path = config.invocation_params.dir / folder
     try:
         make_folder(path)

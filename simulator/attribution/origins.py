@@ -63,8 +63,7 @@ class OriginTracker:
         """The coordinates of the rank in the program's device mesh, as text."""
 
     def locate_call(self, signature: Signature, tensors: Sequence[Tensor], start: FrameType | None = None) -> Located:
-        """Return where a call with `tensors` comes from. The stack is read outwards from `start`, by default the
-        group's method."""
+        """Return where a call with `tensors` comes from. The stack is read from `start`, else the group's method."""
         known, learn = self._phases.known.get, self._phases.find_reader
         frame: FrameType | None = start or sys._getframe(_OWN_FRAMES)
         reading: StackFacts | None = None

@@ -107,8 +107,7 @@ def _dimension_text(mesh: Any, index: Any) -> str:
 
 
 def _placement_text(placement: Any) -> str:
-    """Return a DTensor placement as text: `Shard(0)`, `Replicate`, `Partial(sum)`, `Partial(2-norm)`; others as in
-    torch."""
+    """Return a DTensor placement as text: `Shard(0)`, `Replicate`, `Partial(sum)`; others as in torch."""
     kind = type(placement).__name__
     if kind == "Shard":
         return f"Shard({placement.dim})"
@@ -341,5 +340,4 @@ OPTIMIZERS: dict[tuple[str, str], Reader] = {
         for name in ("_get_total_norm", "_clip_grads_with_norm_", "clip_grad_norm_")
     },
 }
-"""Functions of optimizers and their frame readers, by module and name. If a later torch renames a function, its calls
-count as the user's."""
+"""Functions of optimizers and their frame readers, by module and name. A renamed one would count as the user's."""

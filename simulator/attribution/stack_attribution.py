@@ -35,8 +35,7 @@ class StackFacts:
     is_hooks: bool = False
     """True if a communication hook makes the call."""
     part: CallPart | None = None
-    """The part of another parallelism (FSDP2, pipeline, DTensor) that makes the call; set by the innermost frame that
-    knows it."""
+    """The part of another parallelism (FSDP2, pipeline, DTensor) that makes the call, by its innermost frame."""
     parameters: tuple[str, ...] = ()
     """The names of the parameters that the part (see `part`) moves."""
     stepped: Any = None

@@ -91,8 +91,7 @@ Save = Callable[[tuple[int, ...], str], str]
 
 
 class RunDirector:
-    """Decides where one debugged run pauses. As its policy, it takes the recorded choices, then the user's, else the
-    default."""
+    """Decides where one debugged run pauses; as its policy, takes recorded choices, the user's, else the default."""
 
     def __init__(
         self,
@@ -167,8 +166,7 @@ class RunDirector:
         return isinstance(self.goal, PauseWhereRankRuns) and self.goal.rank == rank
 
     def pause_run(self, rank: int, header: str, *, steps: int | None = None) -> None:
-        """Open a debugger here. `steps` is given at the end of a run. The user's next command decides where to pause
-        next."""
+        """Open a debugger here. `steps` is given at the end of a run. The user's command decides on the next pause."""
         if steps is not None and (missed := self.missed_goal_text(steps)):
             header = f"{missed}\n{header}"
         self.goal = None

@@ -52,8 +52,7 @@ class SessionHost(Protocol):
         return self._host.is_stopping and self._debugged_thread() is not None
 
     def opened_debugger(self, frame: FrameType | None) -> AbstractContextManager[object]:
-        """In the `with` block, mark a debugger as open in a frame of the program. Raises RankUnwound if the run has
-        ended."""
+        """In this block, a debugger counts as open in a program's frame. Raises RankUnwound if the run has ended."""
 
     def read_line(self, text: str, streams: tuple[Any, Any]) -> str:
         """Show a text whose last line is the prompt, and wait for a typed line. Raises EOFError at the input's end."""

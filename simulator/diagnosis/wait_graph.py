@@ -153,8 +153,7 @@ class WaitGraph:
         return tuple(() if slot is None else self.snapshot.open_slots[slot].missing for slot in slots)
 
     def find_wait_reasons(self) -> tuple[WaitReason, ...]:
-        """Return a reason for each cycle, and for each set of ends of waits (see `_ends_of_waits`), sorted by lowest
-        victim."""
+        """Return a reason for each cycle and each set of ends of waits (`_ends_of_waits`), by lowest victim."""
         readings = [*self._cycles(), *self._ends_of_waits()]
         return tuple(sorted(readings, key=lambda reading: (reading.victims, reading.code, reading.culprits)))
 

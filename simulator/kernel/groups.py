@@ -17,8 +17,7 @@ class GroupRecords:
         self._taken: dict[str, int] = {}
         """How many groups proposed each label: device meshes may propose the same one, and then get a number."""
         self.given_up: dict[tuple[str, int], tuple[int, ...]] = {}
-        """The ranks that were missing when a monitored_barrier was given up, by group and the barrier's number in the
-        group."""
+        """The ranks that were missing when a monitored_barrier was given up, by group and the barrier's number."""
 
     def on_name_group(self, me: Task, request: ask.NameGroup) -> str:
         """Answer a rank's `NameGroup` request: return the group's label: its name in findings, unique in the run."""

@@ -131,8 +131,7 @@ class RunState:
         self.steps = 0
         self.ranks = [RankRecord(rank) for rank in range(world_size)]
         self.tasks: dict[int, Task] = {rank.rank: rank.main for rank in self.ranks}
-        """By number: the tasks that have not ended, and the main task of every rank. A task is a rank's program or
-        thread."""
+        """By number: the tasks (ranks' programs and threads) that have not ended, and the main task of every rank."""
         self.started = world_size
         """The number of programs and threads of ranks started so far; the next one gets this number."""
         self.running: Task | None = None

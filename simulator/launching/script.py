@@ -143,8 +143,7 @@ def _read_source(path: str) -> str:
 
 
 def program_seeds(alike: bool, nodes: int = 1, launcher: str = TORCHRUN, restarts: int = 0) -> RankSeeds:
-    """Return the hash seeds of a program's ranks, and their hosts. The caller's PYTHONHASHSEED applies to all, as under
-    torchrun."""
+    """Return the hash seeds of a program's ranks, and their hosts. The caller's own applies to all, as in torchrun."""
     own = environment_hash_seed()
     seeds = (HASH_SEEDS[:1] if alike else HASH_SEEDS) if own is None else (own,)
     return RankSeeds(alike, seeds, nodes, launcher, restarts)

@@ -99,8 +99,7 @@ def run_server(number: int, caller: int) -> NoReturn:
 
 
 class _CallerWatch:
-    """Ends this server if its caller ends while the server is busy. It ends its own thread before a fork, which is then
-    safe."""
+    """Ends this server if its caller ends while it is busy. Its thread ends before a fork, which is then safe."""
 
     def __init__(self, is_caller_there: int) -> None:
         self._files = is_caller_there, os.eventfd(0)

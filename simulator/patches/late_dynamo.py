@@ -136,8 +136,7 @@ class _LateLoader(Loader):
         self._disabled.clear()
 
     def _disable_function(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        """Replace `torch._dynamo.disable` before torch._dynamo is executed: nothing is traced, so the function stays as
-        it is."""
+        """Replace `torch._dynamo.disable` before the execution: nothing is traced, so the function stays as it is."""
         if not isinstance(function, FunctionType):
             return importlib.import_module(f"{_DYNAMO}.decorators").disable(function, *arguments, **options)
         self._disabled[function] = (arguments, options)

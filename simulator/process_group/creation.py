@@ -341,8 +341,7 @@ class GroupMaker:
         tag: str | None = None,
         is_backend: bool = False,
     ) -> SimulatedGroup:
-        """Make the running rank's handle of a group, and register the handle where torch looks for it, unless it
-        `is_backend`."""
+        """Make the running rank's handle of a group, and register it with torch, unless it `is_backend`."""
         world: Any = distributed_c10d._world
 
         def make_issuer(label: str, members: tuple[int, ...]) -> CallIssuer:

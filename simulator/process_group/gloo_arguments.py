@@ -49,8 +49,7 @@ class GlooRules:
     """
 
     wait_error: Callable[[str, str, str | None], str | None] = staticmethod(_worker_error)
-    """Takes an operation, a dtype and a reduction, and returns the error that a wait for the call raises; None if these
-    are supported."""
+    """Takes an operation, a dtype and a reduction; returns the error that the wait raises, None if supported."""
 
     def check_gather_single(self, output: Tensor | None, tensor: Tensor, size: int) -> None:
         """Raise: gloo has no gather into one tensor."""

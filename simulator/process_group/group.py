@@ -362,8 +362,7 @@ class SimulatedGroup(NamedGroup):
         self.issue = _refuse_call
 
     def _rules_for_call(self, schema: str, tensors: Sequence[Tensor], models: Sequence[Tensor]) -> GlooRules:
-        """Check a call's tensors as torch's dispatcher does, and return the backend's checks for the device of
-        `models[0]`."""
+        """Check a call's tensors as torch's dispatcher does; return the backend's checks for `models[0]`'s device."""
         if self.is_backend:
             return self._rules.of_cpu
         arguments.check_tensors(schema, tensors)

@@ -56,8 +56,7 @@ class CheckedProgram:
     ends: tuple[RankEnd, ...]
     """Where each rank stopped, by rank."""
     met: tuple[tuple[MatchedCall, ...], ...]
-    """The matched calls that agree, in the order of their matches; the calls of a match are in group-rank order (send
-    before recv)."""
+    """The matched calls that agree, in order of their matches; within these by group rank (send before recv)."""
     clashing: tuple[tuple[MatchedCall, ...], ...]
     """The matched calls that disagree, that is, mismatches."""
 

@@ -189,8 +189,7 @@ class QueryRanks(NamedTuple):
 
 
 class DebugOtherRank(NamedTuple):
-    """Open a debugger in another rank. Answered by `VisitResult`, of `simulator/debugging`, or by `DebuggerReply` if
-    the run ends."""
+    """Open a debugger in another rank. Answered by `VisitResult`, or by `DebuggerReply` if the run ends."""
 
     rank: int
 

@@ -175,8 +175,7 @@ class _RankProcess:
             ).install_probes()
 
     def stop_communicating(self) -> BaseException | None:
-        """End all communication here: nothing waits for the baton (the right to run) any more. Returns the first
-        internal error."""
+        """End all communication here: nothing waits for the baton any more. Returns the first internal error."""
         self._own_channel.is_in_use = True
         return self._kernel.run.life.failure
 

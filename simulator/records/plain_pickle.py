@@ -98,8 +98,7 @@ def complete_cut_pickle(data: bytes) -> bytes | None:
 
 
 def _stack_at_cut(data: bytes) -> tuple[list[str], int]:
-    """Return the unpickler's stack after the last complete opcode, and where that opcode ends; [] and 0 if the
-    pickle is complete."""
+    """Return the unpickler's stack after the last complete opcode, and where that ends; [] and 0 if all are."""
     stack: list[str] = []
     file, end = io.BytesIO(data), 0
     try:

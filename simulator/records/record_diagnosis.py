@@ -305,8 +305,7 @@ def _events_in_possible_order(calls: Mapping[int, Sequence[Call]], open_calls: S
 
 
 def _matching_keys(calls: Sequence[Call]) -> list[tuple[str, int, int, int]]:
-    """Return a key for each call: matching calls have equal keys, made of group and number, and for messages both
-    ranks."""
+    """Return a key for each call, equal for matching calls: group and number, and for messages both ranks."""
     numbers: Counter[tuple[str, int, int]] = Counter()
     keys = []
     for call in calls:

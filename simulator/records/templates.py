@@ -78,8 +78,7 @@ class DumpTemplate:
     found: ReadEntries
 
     def read_dump(self, data: bytes) -> tuple[Value, ReadEntries] | None:
-        """Return a pickle's dump without its entries, and the parsed entries; None if the pickle does not match the
-        template."""
+        """Return a pickle's dump without its entries, and the parsed entries; None if the template does not fit."""
         found: list[bytes] = []
         ends = [0]
         for section in self.sections:

@@ -281,8 +281,7 @@ class ReplicaJudge:
         return replica_divergence.divergence_finding(code, moment, name, sides, sites=sites, index=where, known=known)
 
     def _has_own_optimizer(self, key: WrapperKey, rank: int, comparison: ReplicaComparison) -> bool:
-        """Return whether a rank steps an optimizer that another of the compared ranks lacks, so that they step unlike
-        parameters."""
+        """Return whether a rank steps an optimizer that another compared rank lacks: they step unlike parameters."""
         of_ranks = self._optimizers.get(key, {})
         own = of_ranks.get(rank, set())
         return any(not own <= of_ranks.get(other, own) for other in comparison.compared_ranks)

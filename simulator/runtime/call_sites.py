@@ -233,8 +233,7 @@ def current_user_site() -> Site:
 
 
 def site_of_error(error: BaseException | None) -> Site | None:
-    """Return the innermost line of the user's program in an exception's traceback; one of Python's library if there is
-    no other."""
+    """Return the user's innermost line in an exception's traceback; one of Python's library if there is no other."""
     site = None
     for frame, line in traceback.walk_tb(error.__traceback__ if error else None):
         if is_user_code(frame.f_code) and not (site and owner_of_file(frame.f_code.co_filename) is CodeOwner.PYTHON):

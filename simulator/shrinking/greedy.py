@@ -59,8 +59,7 @@ class ShrinkAttempt(Generic[Value]):
     """The result of trying a value."""
 
     failed: Value | None
-    """The failing value: the tried value, a simpler one, or one with another schedule. None if the tried value did not
-    fail."""
+    """The failing value: the tried one, a simpler one, or one with another schedule. None if it did not fail."""
     executions: int = 1
 
 

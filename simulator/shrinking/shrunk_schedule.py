@@ -27,8 +27,7 @@ _MOST_SINGLE = 60
 switches that are removed together."""
 
 _LEAST_LARGEST = 3
-"""For a single switch, every option up to this one is tried, even if no choice is so large: an earlier switch may need
-it."""
+"""For one switch, each option up to this is tried, even if no choice is so large: an earlier one may need it."""
 _MOST_REGROUPED = 8
 """At most this many switches are regrouped; more switches are first removed one by one."""
 _MOST_MERGED = 9

@@ -42,8 +42,7 @@ def build_device(announce_build: Callable[[], None]) -> Path:
 
 
 def library_path(source: bytes) -> Path:
-    """Return where the library for this version of torch is: in the package that has it, or in `ddpsim` in the user's
-    folder for caches."""
+    """Return where the library for this torch is: in the package that has it, or in the user's cache folder."""
     digest = hashlib.sha256(source + repr(_OPTIONS).encode()).hexdigest()[:12]
     name = f"virtual-gpus-{torch.__version__}-{digest}.so"
     packed = [Path(folder, name) for folder in getattr(find_spec(PACKAGE), "submodule_search_locations", None) or ()]

@@ -42,8 +42,7 @@ _SCHEDULES = (
     PipelineSchedule.INTERLEAVED_1F1B,
     PipelineSchedule.LOOPED_BFS,
 )
-"""The pipeline schedules to draw. Zero bubble schedules are left out with `fully_shard`, because they lose gradients
-(torch 2.13 on gloo)."""
+"""The pipeline schedules to draw; no zero bubble ones with `fully_shard`, which lose gradients (torch 2.13)."""
 _COMMON_ACTIONS = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE)
 """The actions that all ranks may take together in an iteration instead of training."""
 

@@ -64,8 +64,7 @@ Steps = tuple[Step, ...]
 
 
 def break_program(choices: RandomSource, program: Program, kind: BreakKind) -> tuple[Program, BreakKind, int] | None:
-    """Return the program broken on one of its ranks, the kind of break, and the rank; None if this kind of break fits
-    no rank."""
+    """Return the program broken on one rank, the kind of break, and the rank; None if this kind fits no rank."""
     for rank in choose_several(choices, range(program.world_size), program.world_size):
         issues = [step for step in program.ranks[rank] if isinstance(step, Issue)]
         steps = _BREAKS[kind](choices, program, rank, issues) if issues else None

@@ -27,8 +27,7 @@ class RankVariables(dict[Any, Any]):
         super().__init__(inherited)
         self._written_by_anybody = written_by_anybody
         self.written: dict[Any, None] = {}
-        """The variable names that the rank wrote. A dict because it is ordered: variables go to the C environment in
-        this order."""
+        """The variable names that the rank wrote, in the order in which they go to the C environment."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)

@@ -98,8 +98,7 @@ class NumpyByPublicFunctions:
         return GeneratorStateCopy(None, (self.mersenne, _seeded_values(seed), None))
 
     def save_state(self) -> GeneratorStateCopy:
-        """Return numpy's current bit generator, its state, and the state of the Mersenne twister that it may have
-        replaced."""
+        """Return numpy's bit generator, its state, and that of the Mersenne twister that it may have replaced."""
         current = self._random_state._bit_generator
         replaced = None if current is self.mersenne else self.mersenne.state
         return GeneratorStateCopy(None, (current, self._random_state.get_state(legacy=False), replaced))

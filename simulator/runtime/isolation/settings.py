@@ -73,8 +73,7 @@ class DistributedDebugLevel:
 
 
 class ProcessSettings:
-    """The standard streams, warning functions, c10d's globals, and torch's default dtype, determinism and anomaly
-    detection."""
+    """The standard streams, warnings, c10d's globals, torch's default dtype, determinism and anomaly detection."""
 
     def __init__(self) -> None:
         # Bound once: looking them up takes as long as calling them.

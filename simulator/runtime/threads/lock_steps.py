@@ -51,8 +51,7 @@ class ExternallyReleased(Protocol):
     """A lock or queue for which threads of ranks wait, and which an unsimulated thread may release or fill."""
 
     def wake_after_external_release(self) -> bool:
-        """Wake the thread that has waited longest, if a thread outside the simulation has released the lock or put an
-        item."""
+        """Wake the thread that has waited longest, if one outside the simulation has released or put something."""
 
 
 class LockSteps:
@@ -84,8 +83,7 @@ class LockSteps:
         return None if host is None or self.is_untracked or not host.is_rank_thread() else host.running_thread
 
     def only_external_thread_can_release(self, me: RankThread, *, is_external: bool) -> bool:
-        """True if only a thread outside the simulation can release what the caller waits for, so the caller waits in
-        real time."""
+        """True if only a thread outside the simulation can release what the caller waits for, in real time."""
         return (is_external or len(me.of.threads) == 1) and self.has_external_threads()
 
     def await_external_threads(self) -> bool:

@@ -235,8 +235,7 @@ class RankThreads:
         return is_alive
 
     def _wrap_thread_list(self, kind: Callable[[list[Any]], Any], original: Callable[[], Any]) -> Callable[[], Any]:
-        """Replace a function that returns the threads of a process, as a list or a number: in a rank, those of the
-        rank."""
+        """Replace a function that returns a process's threads, or their number: in a rank, those of the rank."""
 
         def threads() -> Any:
             me = self.steps.calling_rank_thread()
@@ -286,8 +285,7 @@ class RankThreads:
             self._wait_for_thread(me, daemon, None, is_at_end=True)
 
     def _thread_sort_key(self, thread: threading.Thread) -> tuple[int, ...]:
-        """Return the sort key of a thread: threads outside the simulation first, then threads of ranks in order of
-        start."""
+        """Return the sort key of a thread: those outside the simulation first, then ranks' in order of start."""
         record = self._records.get(thread)
         return () if record is None else (record.number,)
 
