@@ -33,8 +33,7 @@ class IndexRow(NamedTuple):
 
 def index_row_of(run: Document | str, *, engine: str = "", expected: str, found: str) -> IndexRow:
     """Return the row of a run, given its document, or only its name if it has no report."""
-    name = run if isinstance(run, str) else run.title
-    return IndexRow(name, engine, expected, found)
+    return IndexRow(run if isinstance(run, str) else run.title, engine, expected, found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run_rank(name: str, engine: Engine, timeout_seconds: float) -> int:
     _check_environment()
-    own = load(name)
-    scenario = own.with_world_size(int(os.environ["WORLD_SIZE"]))
+    scenario = load(name).with_world_size(int(os.environ["WORLD_SIZE"]))
     check_engine_options(scenario, engine)
     check_runs_on_processes(scenario)
     job = ScenarioJob.from_scenario(scenario, engine, timeout_seconds)

@@ -212,8 +212,7 @@ def _run_kernel(
     result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))
     if kernel.run.life.is_interrupted:
         raise RunInterrupted(result)
-    has_agent_store = os.environ.get(FRESH_STORE) != "1"
-    kept = kernel.store.lasting_keys(has_agent_store=has_agent_store)
+    kept = kernel.store.lasting_keys(has_agent_store=os.environ.get(FRESH_STORE) != "1")
     return result, _Earlier((*earlier.results, result), kept, choices)
 
 

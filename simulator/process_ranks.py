@@ -112,8 +112,7 @@ class ProcessRanks:
             if raised is not None and not execution.raised_exceptions():
                 findings = (launcher_error_finding(raised.line, raised.site, raised.traceback), *findings)
         self._external_processes.raise_if_reported()
-        has_failed = worst_verdict_of_findings(findings) is not Verdict.PASS
-        returns = execution.returned_values(has_failed=has_failed)
+        returns = execution.returned_values(has_failed=worst_verdict_of_findings(findings) is not Verdict.PASS)
         return RanksOutcome(findings, returns, execution.raised_exceptions(), execution.has_poisoned)
 
     def _rank_starter(self, over: ExitStack) -> Callable[[ProcessConfig], Sequence[ChildProcess]]:
@@ -138,5 +137,4 @@ def _may_speculate(plan: RunPlan, launch: LauncherRun | None) -> bool:
     With a fault they may not, because the fault must strike a rank at an exact place. Ranks that a program has started
     itself may not, because they may share memory, locks and queues.
     """
-    has_cores = len(os.sched_getaffinity(0)) > 1
-    return has_cores and launch is None and not plan.faults and not plan.one_at_a_time
+    return len(os.sched_getaffinity(0)) > 1 and launch is None and not plan.faults and not plan.one_at_a_time

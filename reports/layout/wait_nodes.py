@@ -248,6 +248,5 @@ def _merge_edges(source: int, target: int, edges: Iterable[WaitEdge]) -> WaitEdg
     """Merge several edges into one. If one of them is in the cycle, its label is kept."""
     edges = list(edges)
     said = [edge for edge in edges if edge.in_cycle] or edges
-    labels = {edge.label for edge in said}
-    label = said[0].label if len(labels) == 1 else "several calls"
+    label = said[0].label if len({edge.label for edge in said}) == 1 else "several calls"
     return WaitEdge(source, target, label, said[0].in_cycle, all(edge.any_suffices for edge in said))

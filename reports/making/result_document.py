@@ -97,8 +97,7 @@ class _RunTables:
     def _call_index(self, call: IssuedCall) -> int:
         alike = call._replace(rank=0, coordinates="")
         if alike not in self._numbers:
-            shared = self._call_row(call)
-            self._numbers[alike] = self._calls.setdefault(shared, len(self._calls))
+            self._numbers[alike] = self._calls.setdefault(self._call_row(call), len(self._calls))
         return self._numbers[alike]
 
     def _call_row(self, call: IssuedCall) -> Call:

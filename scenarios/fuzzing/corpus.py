@@ -71,8 +71,7 @@ def _run_corpus_file(path: Path, engines: Sequence[Engine]) -> CorpusFileResult:
         problem = " ".join(str(error).split())
         advice = "the other files are run: correct or delete this one"
         return CorpusFileResult(path, CorpusFileState.UNREADABLE, f"{problem}; {advice}")
-    both = COMPARED in scenario.tags
-    wanted = tuple(Engine) if both else (scenario.engine,)
+    wanted = tuple(Engine) if COMPARED in scenario.tags else (scenario.engine,)
     if not set(wanted) <= set(engines):
         names = " and ".join(engine.value for engine in wanted)
         return CorpusFileResult(path, CorpusFileState.LEFT_OUT, f"it runs on {names}")

@@ -132,8 +132,7 @@ def _compare_engines(
     tolerance of each other.
     """
     for one, other in itertools.pairwise(passed):
-        histories = tuple(one.returns)
-        found = find_first_differences(replace(expected, histories=histories), other.returns)
+        found = find_first_differences(replace(expected, histories=tuple(one.returns)), other.returns)
         if found:
             tagged = replace(scenario, tags=(COMPARED,))
             text = f"{found[0].name} is {found[0].found} on one engine, {found[0].expected} on the other"

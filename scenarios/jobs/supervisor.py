@@ -75,8 +75,7 @@ def _supervised_rank(job: ScenarioJob, folder: str | None) -> "Iterator[tuple[Su
     with _end_by_signals(), _exit_with_launcher(starter), start_rank_child(job, rank, starter) as child:
         notes = SupervisorStore.connect_to_store(rank, world_size, starter)
         heartbeats, clock = Heartbeats(notes), ActiveClock(_CHECK_GAP_SECONDS)
-        report = _watch_rank(child, notes, heartbeats, clock, job.timeout_seconds)
-        notes.write_report(report)
+        notes.write_report(_watch_rank(child, notes, heartbeats, clock, job.timeout_seconds))
         _wait_for_all_ranks(child, notes, heartbeats, clock, job.timeout_seconds)
         yield notes, child
         notes.leave_store()

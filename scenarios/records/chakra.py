@@ -110,8 +110,7 @@ def chakra_nodes_of(run_log: RunLog, rank: int) -> tuple[ChakraNode, ...]:
             peer = None if call.peer == ANY_SOURCE else call.peer
             node = node._replace(type=SEND if call.operation == "send" else RECEIVE, peer=peer, tag=call.tag)
         else:
-            kind = COLLECTIVES[call.operation]
-            node = node._replace(collective=kind, root=call.signature.root)
+            node = node._replace(collective=COLLECTIVES[call.operation], root=call.signature.root)
         nodes.append(node)
     return tuple(nodes)
 

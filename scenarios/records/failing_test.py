@@ -169,8 +169,7 @@ def _repeated_blocks(lines: Sequence[str], at: int) -> Iterator[tuple[int, int]]
 def _source_of_call(issue: Issue, program: Program) -> str:
     from ddpsim.scenarios.ranks.interpreter import source_of_call  # needs torch
 
-    size = len(members_of(program)[issue.group])
-    function, *arguments = source_of_call(issue, size)
+    function, *arguments = source_of_call(issue, len(members_of(program)[issue.group]))
     if issue.group != DEFAULT:
         arguments.append(f"group=groups[{json.dumps(issue.group)}]")
     if function not in ("isend", "irecv"):

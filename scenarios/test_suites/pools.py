@@ -53,8 +53,7 @@ class PoolsOfTest:
         ) -> Any:
             __tracebackhide__ = True
             given = list(iterable)
-            is_star = mapper is _MAPS_STARS
-            arguments = [tuple(each) if is_star else (each,) for each in given]
+            arguments = [tuple(each) if mapper is _MAPS_STARS else (each,) for each in given]
             if not self._are_ranks(pool, function, arguments):
                 return original(pool, function, given, mapper, chunksize, *callbacks, **named)
             result: Any = pools.MapResult(pool, len(given), len(given), *(callbacks or (None, None)))

@@ -72,8 +72,7 @@ def adapt(ranks: RanksOfTest, replaced: ReplacedAttributes, module: Any) -> None
         world_size = int(test.world_size)
         run_rank_or_skip = partial(_exit_code, run_rank, generic)
         of_threads: Any = {"on": "thread", "has_group": True, "raised": _raised_in_thread}
-        codes = ranks.run(run_rank_or_skip, world_size, function=function, **of_threads)
-        _judge_codes(codes, skips)
+        _judge_codes(ranks.run(run_rank_or_skip, world_size, function=function, **of_threads), skips)
 
     def run_with_threaded_group(test: Any, name: str, rank: int, world_size: int) -> None:
         __tracebackhide__ = True

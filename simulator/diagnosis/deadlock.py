@@ -263,8 +263,7 @@ def _summarize_wait(snapshot: Snapshot, reading: WaitReason) -> str:
         return f"{victims} for something that no rank will do"
     states = {snapshot.ranks[rank].state for rank in reading.culprits}
     if states & set(OF_RECORDS):
-        is_silent = RankState.SILENT in states
-        end = "which did not arrive" if is_silent else "and no record shows whether it arrived"
+        end = "which did not arrive" if RankState.SILENT in states else "and no record shows whether it arrived"
         return f"{victims} for {culprits}, {end}"
     return f"{victims} for {culprits}, which returned"
 

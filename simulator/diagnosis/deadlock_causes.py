@@ -190,8 +190,7 @@ def _are_fewer_waiting_than_returned(snapshot: Snapshot, reading: WaitReason) ->
 
 def _ranks_missing_in_group_creation(snapshot: Snapshot, reading: WaitReason) -> tuple[int, ...]:
     """Return the ranks of a cycle that wait elsewhere while its other ranks create a group with them."""
-    calls = _cycle_calls(snapshot, reading)
-    creating = [call for call in calls if call.operation in CREATING]
+    creating = [call for call in _cycle_calls(snapshot, reading) if call.operation in CREATING]
     missing = {rank for slot in _open_calls_containing(snapshot, creating) for rank in slot.missing}
     return tuple(sorted(missing & set(reading.victims) - {call.rank for call in creating}))
 
@@ -250,8 +249,7 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, 
     if operations & CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(culprits))
     if left := messages_after_loop(snapshot, reading):
-        message = next(iter(left.values()))
-        return Cause.LEFT_LOOP.lines(who=rank_list(left), operation=message.title)
+        return Cause.LEFT_LOOP.lines(who=rank_list(left), operation=next(iter(left.values())).title)
     *groups, last = dict.fromkeys(f'"{call.group}"' for call in calls if not call.is_point_to_point) or [""]
     if not groups:
         return Cause.CIRCLE.lines()

@@ -188,8 +188,7 @@ def _outliers_in_call_count(made: _Table, returned: Set[int]) -> Iterator[Messag
 def _outliers_in_count_at_lines(made: _Table, returned: Set[int], snapshot: Snapshot) -> Iterator[MessageOutlier]:
     """Yield a call of a rank with one call more at a line (the ends of a pipeline reach other lines)."""
     for ranks in _messages_by_line(made).values():
-        counts = Counter(len(own) for own in ranks.values())
-        usual, times = counts.most_common(1)[0]
+        usual, times = Counter(len(own) for own in ranks.values()).most_common(1)[0]
         odd = [rank for rank, own in ranks.items() if len(own) != usual]
         if len(odd) != 1 or times < _LEAST_CALLS_OF_PATTERN or not ranks.keys() - set(odd) <= returned:
             continue

@@ -255,8 +255,7 @@ class CallMatcher:
         run.clock.now = max(run.clock.now, due.moment)
         for task in due.tasks:
             self._turns.wake_task(task.number, from_outside=True, change=TaskChange.RING)
-        failures = [(issued, time_outs.time_out(issued, due.seconds)) for issued in due.calls]
-        yield from self._fail_calls(failures)
+        yield from self._fail_calls([(issued, time_outs.time_out(issued, due.seconds)) for issued in due.calls])
         yield from self._fail_calls(time_outs.list_cut_off({issued.call.group for issued in due.calls}))
 
     def _fail_call_and_its_partners(self, call: Call, failure: CallFailure) -> Script:

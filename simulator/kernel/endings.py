@@ -142,8 +142,7 @@ def limit_finding(
         cause = Cause.BUILD_NEVER_ENDS if task.wait.what.startswith(BUILD_LOCK) else Cause.BLOCKED_OUTSIDE
     elif ending is RunEnding.STUCK:
         summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
-        is_at_lock = stack is not None and stack.is_at_lock
-        cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE
+        cause = Cause.BLOCKED_AT_LOCK if stack is not None and stack.is_at_lock else Cause.BLOCKED_OUTSIDE
     else:
         summary, cause = {
             RunEnding.SECONDS: (f"the run took longer than {budget.seconds:g} s of wall time", Cause.OUT_OF_TIME),

@@ -159,8 +159,7 @@ class _LateModule(ModuleType):
             setattr(module, name, value)
 
     def __delattr__(self, name: str) -> None:
-        module = _loader_of(self).execute_module(self)
-        ModuleType.__delattr__(module, name)
+        ModuleType.__delattr__(_loader_of(self).execute_module(self), name)
 
 
 def _is_not_executed(module: ModuleType) -> bool:

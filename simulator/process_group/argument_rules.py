@@ -22,8 +22,7 @@ def argument_rules_of(backend: str) -> RulesByDevice:
     """Return the checks of a group made with `backend`; "undefined" means gloo, plus NCCL if there are GPUs."""
     if not has_nccl(backend):
         return RulesByDevice(_GLOO, _GLOO)
-    is_for_cpu = backend == Backend.UNDEFINED or "cpu" in backend
-    return RulesByDevice(_GLOO if is_for_cpu else _NCCL, _NCCL)
+    return RulesByDevice(_GLOO if backend == Backend.UNDEFINED or "cpu" in backend else _NCCL, _NCCL)
 
 
 def has_nccl(backend: str) -> bool:

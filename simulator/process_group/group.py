@@ -291,8 +291,7 @@ class SimulatedGroup(NamedGroup):
                 f"Pair is not connected: rank {peer} calls {operation} with itself as the other side, expected another "
                 "rank (gloo refuses messages to oneself): copy the tensor"
             )
-        signature = _signature_of(operation, tensors)
-        return self.issue(signature, payload, tensors, peer=peer, tag=tag)
+        return self.issue(_signature_of(operation, tensors), payload, tensors, peer=peer, tag=tag)
 
     # --- several calls as one -----------------------------------------------------------------------------------------
 

@@ -272,8 +272,7 @@ class RankCoordinator:
         return answer
 
     def _post_call(self, message: messages.IssueCallWithoutReply) -> None:
-        me = self._running_task
-        self._posted.add_call(me.rank_number, message.handle, message.call, message.parcel)
+        self._posted.add_call(self._running_task.rank_number, message.handle, message.call, message.parcel)
         answer = self._kernel.handle(requests.IssueCall(message.handle, message.call))
         while isinstance(answer, (answers.MoveTensors, answers.FailCalls)):
             answer = (

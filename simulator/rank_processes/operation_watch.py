@@ -142,8 +142,7 @@ class OperationWatch:
 
     def _on_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         self._steps += 1
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        self._note("step", _digest(parameters))
+        self._note("step", _digest([each for group in optimizer.param_groups for each in group["params"]]))
 
     def _wrap_next_batch(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def next_batch(iterator: Any) -> Any:

@@ -75,8 +75,7 @@ class ProcessSessionHost(SessionHost):
 
     def answer_command(self, topic: DebuggerTopic, argument: str) -> str:
         """Return information on all ranks."""
-        stack = format_user_stack(self._frame)
-        return self._ask_coordinator(messages.QueryRanks(topic, argument, stack)) or ""
+        return self._ask_coordinator(messages.QueryRanks(topic, argument, format_user_stack(self._frame))) or ""
 
     def _ask_coordinator(self, question: Any, failure: type[UsageError] = DebuggerCommandError) -> str | None:
         """Return the text of the coordinator's reply. Raises `failure` if the reply has a problem instead."""

@@ -93,8 +93,7 @@ class _GroupComparison:
         self._by_rank = by_rank
         self._found = found
         members = job.members[group]
-        is_guessed = group in job.guessed
-        self._others = tuple(rank for rank in job.may_belong if is_guessed and rank not in members)
+        self._others = tuple(rank for rank in job.may_belong if group in job.guessed and rank not in members)
         """In a group without recorded members: the ranks that may be members and made no call."""
         silent = [rank for rank in members if rank in job.records and rank not in by_rank]
         unknown = {rank for rank in silent if job.records[rank].lost}

@@ -160,8 +160,7 @@ def _find_open_bytes(
             yield _OpenBytes(position + before, following.position, None)
         elif name == _TEXT and argument in seen:
             # A text that occurs often keeps its length; otherwise each occurrence would end a piece.
-            begin = position + 1 + _LENGTH
-            yield _OpenBytes(begin, following.position, None)
+            yield _OpenBytes(position + 1 + _LENGTH, following.position, None)
         elif name == _TEXT and argument not in fixed:
             yield _OpenBytes(position + 1, following.position, next(marks))
             seen.update([argument] * is_inside)

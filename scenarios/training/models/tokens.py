@@ -99,5 +99,4 @@ class _TransformerLayer(nn.Module):
         queries, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in projected.chunk(3, dim=-1)
         )
-        attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        return attended.transpose(1, 2).flatten(2)
+        return F.scaled_dot_product_attention(queries, keys, values, is_causal=True).transpose(1, 2).flatten(2)

@@ -107,8 +107,7 @@ class LockSteps:
         host = self.host
         if len(me.of.threads) == 1 or host.is_unwinding(me):
             return
-        steps = host.steps
-        me.locks_in_a_row = me.locks_in_a_row + 1 if steps == me.lock_step else 0
+        me.locks_in_a_row = me.locks_in_a_row + 1 if host.steps == me.lock_step else 0
         if is_in_vain or me.locks_in_a_row >= _LOCKS_PER_POLL:
             me.locks_in_a_row = 0
             host.send_request(Poll(intent))
