@@ -8,9 +8,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ddpsim.reports.document import Run
-from ddpsim.reports.layout.lanes import Lanes, PlacedCall
+from ddpsim.reports.layout.lanes import Lanes
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.wording import values_by_key
 
 _FEW = 40
 """Pictures with at most this many columns have no folded columns."""
@@ -50,9 +51,7 @@ def folds_of(run: Run, lanes: Lanes, marked: int | None = None) -> tuple[Fold, .
 
 def _setup_columns(run: Run, lanes: Lanes, telling: Set[int]) -> int:
     """Return how many columns at the start have only calls of all ranks that make groups or wrap a model."""
-    calls: dict[int, list[PlacedCall]] = {}
-    for item in lanes.items:
-        calls.setdefault(item.column, []).append(item)
+    calls = values_by_key((item.column, item) for item in lanes.items)
     for column in range(lanes.columns):
         own = [run.calls[item.call] for item in calls.get(column, ())]
         is_setup = all(call.phase in _SETUP or call.operation == "new_group" for call in own)

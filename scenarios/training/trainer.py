@@ -126,9 +126,8 @@ def _join_context(
         "throw_on_early_termination": training.join.throw_on_early_termination,
     }
     if training.optimizer.is_sharded:
-        return Join(
-            [each for pair in zip(models, optimizers, strict=True) for each in pair], **options
-        )  # in order of use
+        in_order_of_use = [each for pair in zip(models, optimizers, strict=True) for each in pair]
+        return Join(in_order_of_use, **options)
     if len(models) == 1:
         joined: AbstractContextManager[object] = models[0].join(**options)
         return joined

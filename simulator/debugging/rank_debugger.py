@@ -15,6 +15,7 @@ from ddpsim.simulator.debugging.lines import DebuggerConsole, DebuggerStream
 from ddpsim.simulator.debugging.session_host import DebuggerCommandError, DebuggerTopic, SessionHost
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.call_sites import frames_outwards, installed_package_of, is_project_code
+from ddpsim.simulator.wording import values_by_key
 
 _NOT_STEPPED_INTO = ("ddpsim.simulator", "ddpsim.simulator.*", "ddpsim.scenarios.pytest_plugin.*")
 """Modules of Python that run the user's program; the debugger does not step into them."""
@@ -111,9 +112,7 @@ class RankDebugger(pdb.Pdb):
             cls()._trace_for_breakpoints()
 
     def _reload_breakpoints(self) -> None:
-        self.breaks = {}
-        for file, line in bdb.Breakpoint.bplist:
-            self.breaks.setdefault(file, []).append(line)
+        self.breaks = values_by_key(bdb.Breakpoint.bplist)
         if self.breaks:
             self._trace_program()
         elif self.stoplineno == -1:

@@ -134,9 +134,8 @@ class Scheduler:
         run, enabled = self._run, self._enabled
         if run.is_observed:
             run.observer.about_to_access(me.number, intent)
-            if any(
-                task is me for _, task in me.rank.delivering
-            ):  # when it runs hangs on when other ranks made the call
+            # A callback: when it runs hangs on when other ranks made the call.
+            if any(task is me for _, task in me.rank.delivering):
                 run.observer.used_feature(CALLBACKS)
         if run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise CallerStopped

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.choices import ChoicePoint, Policy
 from ddpsim.simulator.policies.pct import CHOICES, DEPTH, Pct
+from ddpsim.simulator.wording import values_by_key
 
 
 class RandomWalk:
@@ -110,9 +111,7 @@ def join_names(names: Iterable[str], word: str = "or") -> str:
 
 def exploring_policies_text() -> str:
     """Return the `--help` text on the schedules that exploring policies run; policies with equal ones are together."""
-    by_text: dict[str, list[str]] = {}
-    for name in EXPLORING:
-        by_text.setdefault(POLICIES[name].explores, []).append(name)
+    by_text = values_by_key((POLICIES[name].explores, name) for name in EXPLORING)
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
 
 

@@ -257,9 +257,8 @@ class _RankProcess:
             raise RankUnwound
         if writes is not None and not (file := os.path.abspath(os.fsdecode(look[1]))).startswith(("/dev/", "/proc/")):
             with suppress(OSError):
-                is_polled = (
-                    self._polled_at == self._host.ranks[0].calls_issued
-                )  # this file, or a mark of another rank's
+                # This file, or a mark of another rank's, is polled.
+                is_polled = self._polled_at == self._host.ranks[0].calls_issued
                 if writes or (stat(file).st_mtime > self._began and not is_polled):  # else it was there before the run
                     for each in {line: 0, "": 0} if look[0] == "shutil.rmtree" else (line,):
                         self._host.send_request(Noticed(NoticedKind.FILE, (), (self._outside(file), writes, each)))

@@ -30,6 +30,7 @@ from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
 from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.wording import values_by_key
 
 
 class _SummedParameter:
@@ -251,9 +252,7 @@ class UnwrappedReplicas:
 
     def _sample_averaged(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
         """Compare the parameters that the program has averaged, just before it trains on them."""
-        by_group: dict[str, list[_SummedParameter]] = {}
-        for each in mine.summed.values():
-            by_group.setdefault(each.pending.call.group, []).append(each)
+        by_group = values_by_key((each.pending.call.group, each) for each in mine.summed.values())
         summed = [group for group in by_group.values() if all(each.holds_sum() for each in group)]
         averages: list[tuple[_SummedParameter | FlatTensorCall, Sequence[ReplicaTensor]]] = [
             *((group[-1], [each.parameter for each in group]) for group in summed),

@@ -11,6 +11,7 @@ from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis import rank_errors
 from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_error
 from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.wording import ranks_by_value
 
 NameParameters = Callable[[int, Sequence[int]], Sequence[str]]
 """A function that takes a rank and indices of parameters in its DDP wrapper, and returns their names; () if unknown."""
@@ -76,10 +77,7 @@ def findings_of_errors(raised: Mapping[int, RaisedError], leaving: Mapping[int, 
     """
     errors = {**raised, **leaving}
     lines = {rank: error.line for rank, error in errors.items()}
-    alike: dict[object, list[int]] = {}
-    for rank, error in errors.items():
-        if not error.is_told:
-            alike.setdefault(_merge_key(error), []).append(rank)
+    alike = ranks_by_value((rank, _merge_key(error)) for rank, error in errors.items() if not error.is_told)
     found = [
         rank_errors.rank_error_finding(
             {rank: lines[rank] for rank in ranks},

@@ -71,9 +71,8 @@ class RankMain:
                 line, site = outcome.error_line(error), site_of_error(error)
                 host.send_request(ProgramRaised(RankError(type(error).__name__, line, site)))  # unwinds after a trial
                 self._record_error(me.rank, error)
-            elif (
-                error is me.handled_at_end
-            ):  # the run ended in an atexit handler, or where all is caught and raised again
+            elif error is me.handled_at_end:
+                # The run ended in an atexit handler, or where all is caught and raised again.
                 self._record_leaving(me.rank, error)
             _wait_for_other_threads(host, me)
         return how

@@ -19,6 +19,7 @@ from ddpsim.simulator.runtime.outcome import error_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.wording import values_by_key
 
 
 class ThreadError(NamedTuple):
@@ -34,9 +35,7 @@ class ThreadError(NamedTuple):
 
 def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
     """Return the findings: one for all ranks that raised the same error at the same line."""
-    alike: dict[tuple[str, str, Site | None], list[ThreadError]] = {}
-    for error in errors:
-        alike.setdefault((error.thread, error.line, error.site), []).append(error)
+    alike = values_by_key(((error.thread, error.line, error.site), error) for error in errors)
     return [
         thread_error_finding(tuple(sorted({error.rank for error in each})), *kind, each[0].traceback)
         for kind, each in alike.items()
