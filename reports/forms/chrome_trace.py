@@ -51,8 +51,6 @@ def to_chrome_trace(document: Document) -> bytes:
 
 
 class _RunEntries:
-    """Makes the trace events of a run."""
-
     def __init__(self, run: Run, first: int, title: str) -> None:
         self._run = run
         self._first = first
@@ -90,7 +88,6 @@ class _RunEntries:
         return entry if span.has_ended else entry | {"cname": "terrible"}
 
     def _span_arguments(self, span: "Span", event: Event) -> TraceEntry:
-        """Return the name, category and arguments of a span."""
         when = {"step": event.step, "virtual_seconds": event.time}
         if span.call is None:
             return {"name": f"waits for {event.text}", "cat": "wait", "args": when}

@@ -114,7 +114,6 @@ def _make_rows(run: Run, lanes: Lanes, letters: dict[Kind, str], *, is_brief: bo
 
 
 def _lane_characters(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
-    """Return the characters of each row."""
     width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # room for a wait after the last call
     rows = [[" "] * width for _ in lanes.lanes]
     for bar in lanes.bars:

@@ -48,8 +48,6 @@ class CodeLine:
 
 
 class _RankAtLine(NamedTuple):
-    """One rank or thread at a line of the program."""
-
     role: str
     text: str
     who: RankOrThread

@@ -62,7 +62,6 @@ def _setup_columns(run: Run, lanes: Lanes, telling: Set[int]) -> int:
 
 
 def _telling_columns(run: Run, lanes: Lanes, marked: int | None) -> set[int]:
-    """Return the columns with something important."""
     telling = {item.column for item in lanes.items if item.odd or item.beside or item.event == marked}
     telling |= {item.column for item in lanes.items if run.slots[item.slot].state != "matched"}
     telling |= {each.column for each in lanes.missing}

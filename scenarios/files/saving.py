@@ -102,7 +102,6 @@ def _drop_unreached_exceptions(training: Training, world_size: int) -> Training:
 
 
 def _form_of_training(training: Training, scenario: Scenario, said: dict[str, Any]) -> forms.TrainingForm:
-    """Return the form of a declared training."""
     networks = tuple({"name": each.name, **each.options} for each in training.networks)
     rule, mixed = training.iterations, training.mixed_precision
     expect = _expect_table(forms.ExpectedOfTraining, scenario, oracle=scenario.reference is not None)

@@ -274,7 +274,6 @@ def _faults_in_form(file: TomlFile, form: forms.ScenarioForm, world_size: int) -
 
 
 def _scenario_of_training(file: TomlFile, form: forms.TrainingForm) -> Scenario:
-    """Return a declared training as a scenario."""
     world_size = form.world_size or 4
     training = read_training(file, form, world_size)
     expect = form.expect or forms.ExpectedOfTraining()

@@ -94,7 +94,6 @@ _COMMENT_OR_STRING = re.compile(
 
 
 def _lines_of_keys(text: str) -> "dict[KeyPath, int]":
-    """Return the line of each key in a TOML text."""
     lines: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
@@ -188,7 +187,6 @@ def shorten_value(value: object) -> str:
 
 
 def _possible_types(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """Yield the types that a value may have."""
     if isinstance(kind, inspect.Metadata):
         yield from _possible_types(kind.type)
     elif isinstance(kind, inspect.UnionType):

@@ -113,8 +113,6 @@ def check_campaign_budget(plan: CampaignPlan, seconds: float) -> None:
 
 
 class _RunningCampaign:
-    """A campaign while it runs."""
-
     def __init__(self, plan: CampaignPlan, seconds: float, corpus: Path, on_progress: OnProgress | None) -> None:
         self._plan = plan
         self._seconds = seconds

@@ -44,8 +44,6 @@ def begin() -> None:
 
 
 class _RecordWriter:
-    """Writes the records of one rank."""
-
     def __init__(self, folder: str, rank: str, world_size: int) -> None:
         self._folder = folder
         self._rank = rank

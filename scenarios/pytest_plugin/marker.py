@@ -139,7 +139,6 @@ def _check_option_combination(values: Mapping[str, Any]) -> None:
 
 
 def _check_seeds(values: Mapping[str, Any]) -> None:
-    """Raise MarkerError for a wrong seed or wrong seeds."""
     if "seed" in values and not _is_whole_number(values["seed"]):
         raise MarkerError(f"seed is {values['seed']!r}, expected a whole number: write seed=1 for instance")
     if "seeds" not in values:

@@ -146,7 +146,6 @@ def _rank_condition(those: Sequence[int], world_size: int) -> str:
 
 
 def _fold_into_loops(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the source lines, with repeated lines folded into a loop."""
     at = 0
     while at < len(lines):
         length, times = max(_repeated_blocks(lines, at), key=lambda loop: (loop[0] * loop[1], -loop[0]), default=(1, 1))

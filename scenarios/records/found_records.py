@@ -70,7 +70,6 @@ def _file_size(source: RecordSource) -> int:
 
 
 def _read_records(part: Sequence[RecordSource]) -> FoundRecords:
-    """Read the records in some files."""
     job = JobReader()
     records, left_out, others = [], [], 0
     for piece in (piece for source in part for piece in read_pieces(source)):

@@ -39,7 +39,6 @@ def run_and_compare(job: RecordedJob, program: str) -> str:
 
 
 def _comparison_lines(comparison: "CallComparison", job: RecordedJob) -> list[str]:
-    """Return the comparison as lines of text."""
     if not comparison.differences:
         return [f"  makes the same calls as the records on {rank_list(job.records)}: {comparison.alike}"]
     first = comparison.differences[0]

@@ -150,7 +150,6 @@ class World:
 
 
 def _exit_code(error: BaseException) -> int:
-    """Return the exit code of a process that ends by an error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     return error.exit_code if isinstance(error, RankLostError) else 1

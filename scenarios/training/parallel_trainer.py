@@ -26,8 +26,6 @@ from ddpsim.simulator.wording import values_by_key
 
 @dataclass(frozen=True, slots=True)
 class _RankTraining:
-    """The objects of one rank in a training over a mesh."""
-
     training: Training
     layout: ParallelLayout
     whole: Network
@@ -53,7 +51,6 @@ def train_on_mesh(rank: int, training: Training) -> History:
 
 
 def _build_rank_training(rank: int, training: Training) -> _RankTraining:
-    """Build the mesh, the pipeline stages and the optimizers of a rank."""
     layout = training.layout(dist.get_world_size())
     sizes = layout.dimensions
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -175,7 +172,6 @@ def torch_error_for_layout(layout: ParallelLayout) -> str:
 
 
 def _run_iteration(job: _RankTraining, rank: int, iteration: int) -> None:
-    """Run one iteration of the training on a rank."""
     training = job.training
     action = training.action_of_rank(rank, iteration)
     batch = training.make_batch(job.whole, job.layout.data_rank(rank), iteration)
@@ -243,7 +239,6 @@ def _full_tensor(tensor: Any) -> Tensor:
 
 
 def _unwrap_network(model: Any) -> Network:
-    """Return the network without DDP's wrapper."""
     return cast(Network, model.module if isinstance(getattr(model, "module", None), Network) else model)
 
 

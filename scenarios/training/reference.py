@@ -148,7 +148,6 @@ def _find_differences(
 
 
 def _part_of_tensor(whole: Tensor | None, found: Tensor | None, offset: tuple[int, ...] | None) -> Tensor | None:
-    """Return the part of a tensor that a rank holds, cut from the whole tensor."""
     if whole is None or found is None or offset is None:
         return whole
     return whole[region_of(offset, found.shape)]

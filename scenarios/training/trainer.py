@@ -144,7 +144,6 @@ def _snapshot_of_models(models: Sequence[Any], iteration: int | None) -> Snapsho
 
 
 def _sum_over_ranks(loss: Tensor) -> Tensor:
-    """Return the sum of a loss over all ranks."""
     total = loss.detach().reshape(1).clone()
     dist.all_reduce(total)
     return total

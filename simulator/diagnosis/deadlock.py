@@ -218,7 +218,6 @@ def _describe_missing(snapshot: Snapshot, call: Call) -> str:
 
 
 def _describe_end(rank: RankSnapshot) -> tuple[str, Site | None]:
-    """Return how a rank ended, and at which line."""
     last = rank.last_call
     site = rank.destroyed.get(last.group, NOWHERE) if last else NOWHERE
     if last is not None and site != NOWHERE:  # an exit handler of torch's is no line of the program

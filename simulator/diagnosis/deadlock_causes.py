@@ -218,7 +218,6 @@ def _open_calls_containing(snapshot: Snapshot, calls: Sequence[Call]) -> list[Op
 
 
 def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, ...]) -> list[LabelledLine]:
-    """Return the advice for ranks that wait for each other in a cycle."""
     if reading.streams:
         return Cause.STREAMS_CROSS.lines(fact=_running_calls_text(snapshot, reading.streams))
     calls = _cycle_calls(snapshot, reading)

@@ -215,7 +215,6 @@ def _ranks_by_lines(made: _Table) -> Iterable[list[int]]:
 
 
 def _messages_by_line(made: _Table) -> dict[_LineOf, dict[int, list[_Message]]]:
-    """Return the calls of each line, by rank."""
     lines: dict[_LineOf, dict[int, list[_Message]]] = {}
     for rank, own in made.items():
         for each in own:

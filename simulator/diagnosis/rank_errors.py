@@ -209,7 +209,6 @@ def launcher_error_finding(error: str, site: Site | None, traceback_text: str) -
 
 
 def _lines_by_kind(errors: Mapping[int, str]) -> list[str]:
-    """Return what the ranks did, one line for each kind of error."""
     lines = []
     for ranks in ranks_by_value((rank, error_kind(error)) for rank, error in errors.items()).values():
         what = error_as_verb(errors[ranks[0]], 200)

@@ -92,7 +92,6 @@ def _differing_setting_finding(read: list[SamplerRead], name: str, values: Seque
 
 
 def _make_finding(read: list[SamplerRead], culprits: tuple[int, ...], what: str, advice: list[LabelledLine]) -> Finding:
-    """Return the finding for samplers whose setting `what` differs."""
     summary = f"samplers made at {read[0].made} differ: {what}"
     rows = format_table([TableRow(each.rank, _settings_text(each.sampling), str(each.site)) for each in read])
     sites = (read[0].site, read[0].made)

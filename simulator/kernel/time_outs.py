@@ -155,7 +155,6 @@ class TimeOuts:
         return CallFailure("RuntimeError", f"{_GLOO}unbound_buffer.cc:{line}] {what}", reason)
 
     def _missing_ranks(self, call: Call) -> tuple[int, ...]:
-        """Return the ranks that have not made their call."""
         if call.peer is not None:
             members = self._run.slots.members_of(call.group) if call.peer == ANY_SOURCE else (call.peer,)
             return tuple([rank for rank in sorted(members) if rank != call.rank])

@@ -198,7 +198,6 @@ class ServerProcess:
         return answer
 
     def _raise_server_gone(self) -> NoReturn:
-        """Raise an error that says how the server ended."""
         text = os.pread(self._errors, 1 << 16, 0).decode(errors="replace").strip()
         status = self._process.wait()
         if status == BROKEN_STATUS:

@@ -24,8 +24,6 @@ from ddpsim.simulator.verdict import Finding, Verdict
 
 @dataclass(slots=True)
 class _PathChoice:
-    """One choice on the path from the start to the end of an execution."""
-
     offer: OfferedChoice
     idle: frozenset[int] = frozenset()
     """Ranks that wait in a polling loop: their next poll would fail again."""

@@ -165,7 +165,6 @@ def _recorded_choices_text(divergence: ReplayDivergence) -> str:
 
 
 def _with_title(title: str, lines: list[str]) -> list[str]:
-    """Return the lines indented, after a title line."""
     return [f"  {title if number == 0 else '':<9}{line}" for number, line in enumerate(lines)]
 
 

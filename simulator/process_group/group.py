@@ -430,7 +430,6 @@ def _signature_of(
 
 
 def _element_counts(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return the number of elements of each tensor."""
     return tuple([tensor.numel() for tensor in tensors])
 
 

@@ -96,8 +96,6 @@ def _map_names_to_sites(program: Program) -> SiteOf:
 
 
 class _CheckRun:
-    """One simulated run of all ranks."""
-
     def __init__(self, program: Program, site_of: SiteOf) -> None:
         self.ranks = [RankProgress(rank, program.groups, steps) for rank, steps in enumerate(program.ranks)]
         self.met: list[tuple[MatchedCall, ...]] = []

@@ -32,8 +32,6 @@ def readable_files(files: Sequence[int | _HasFile], seconds: float | None = None
 
 
 class _ConnectionEnd:
-    """One end of a connection between two processes."""
-
     _kind = socket.SOCK_STREAM
 
     def __init__(self, end: socket.socket) -> None:

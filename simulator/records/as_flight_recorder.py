@@ -50,7 +50,6 @@ def _description(group: str) -> str:
 def _make_entry(
     number: int, noted: NotedCall, members: tuple[int, ...], name: str, counts: Counter[tuple[str, str]]
 ) -> dict[str, Any]:
-    """Return one call as an entry of a flight recorder dump."""
     call = noted.call
     counts[call.group, "message" if call.is_point_to_point else "collective"] += 1
     counts[call.group, "any"] += 1

@@ -40,8 +40,6 @@ def make_program(diagnosis: JobDiagnosis, *, folder: str = "") -> Program:
 
 
 class _ProgramWriter:
-    """Builds one program from a job's records."""
-
     def __init__(self, diagnosis: JobDiagnosis, folder: str) -> None:
         self._folder = os.path.join(folder, "") if folder else ""
         self._job: RecordedJob = diagnosis.job
@@ -77,7 +75,6 @@ class _ProgramWriter:
         yield from (Wait(issue.name) for issue in issues)
 
     def _issue_step(self, call: Call, name: str) -> Issue:
-        """Return a recorded call as a step of the program."""
         operation = _NAMES.get(call.operation, call.operation)
         if operation not in IN_PROGRAMS:
             raise UsageError(

@@ -59,14 +59,11 @@ def match_collectives(job: RecordedJob) -> CollectiveMatches:
 
 
 class _GroupCallsOfRank(NamedTuple):
-    """The calls of one rank in one group."""
-
     record: RankRecord
     lane: GroupCollectives
 
 
 def _calls_by_group(job: RecordedJob) -> dict[str, dict[int, _GroupCallsOfRank]]:
-    """Return the calls of each group, by rank."""
     groups: dict[str, dict[int, _GroupCallsOfRank]] = {}
     for rank, record in job.records.items():
         for number, lane in record.call_log.collectives_by_group.items():
@@ -83,8 +80,6 @@ class _EqualRanks(NamedTuple):
 
 
 class _GroupComparison:
-    """Compares the collectives of one group."""
-
     def __init__(
         self, job: RecordedJob, group: str, by_rank: Mapping[int, _GroupCallsOfRank], found: CollectiveMatches
     ) -> None:

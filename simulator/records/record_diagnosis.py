@@ -61,8 +61,6 @@ def diagnose_job(job: RecordedJob) -> JobDiagnosis:
 
 
 class _JobDiagnoser:
-    """Makes the findings for the records of one job."""
-
     def __init__(self, job: RecordedJob) -> None:
         self._job = job
         self._met = match_collectives(job)
@@ -209,7 +207,6 @@ class _JobDiagnoser:
 
     @property
     def _ranks_of_unknown_version(self) -> tuple[int, ...]:
-        """Return the ranks whose record files have an unknown version."""
         return tuple(rank for rank, record in self._job.records.items() if not record.is_known)
 
     # --- what the records do not say ----------------------------------------------------------------------------------

@@ -40,8 +40,6 @@ def make_run_log(trace: Iterable[Event], world_size: int) -> RunLog:
 
 
 class _RunLogBuilder:
-    """Builds the log from a trace, event by event."""
-
     def __init__(self, world_size: int) -> None:
         self._size = world_size
         self._ranks: list[list[NotedCall]] = [[] for _ in range(world_size)]

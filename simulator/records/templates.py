@@ -143,7 +143,6 @@ def _texts_of_calls(value: Value) -> Iterator[str]:
 
 
 def _all_frames(entries: Sequence[Any]) -> Iterable[Any]:
-    """Return all frames of all stacks in a dump, each once."""
     frames = (frame for stack in stack_frames(entries) for frame in stack if isinstance(frame, dict))
     return {id(frame): frame for frame in frames}.values()
 

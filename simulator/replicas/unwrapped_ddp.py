@@ -290,7 +290,6 @@ class UnwrappedReplicas:
 
 
 def _rank_tensors(pending: PendingCall) -> Sequence[Tensor]:
-    """Return the tensors that a rank passed to one of its calls."""
     payload = pending.payload if pending.poisoned is None else pending.poisoned.brought
     inputs: Sequence[Tensor] = payload.inputs
     return inputs
@@ -312,6 +311,5 @@ def _has_parameter_of(flat: FlatTensorCall, own: Container[int]) -> bool:
 
 
 def _has_gradient_at(parameter: ReplicaTensor, address: int) -> bool:
-    """Return whether a parameter's gradient is still at an address."""
     gradient = parameter.tensor.grad
     return gradient is not None and gradient.data_ptr() == address

@@ -32,8 +32,6 @@ class ImportWatch(MetaPathFinder):
 
 
 class _WatchedLoader:
-    """The loader of a module, for one import."""
-
     def __init__(self, loader: Any, watch: ImportWatch) -> None:
         self._loader, self._watch = loader, watch
 

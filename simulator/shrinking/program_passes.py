@@ -89,7 +89,6 @@ def move_calls_to_other_group(program: Program) -> Iterator[Program]:
 
 
 def _call_names(program: Program) -> tuple[str, ...]:
-    """Return the names of a program's calls, rank by rank in program order."""
     return tuple(dict.fromkeys(step.name for steps in program.ranks for step in steps if isinstance(step, Issue)))
 
 

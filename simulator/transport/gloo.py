@@ -190,7 +190,6 @@ def _start_message(
 
 
 def _wait_for_works(works: Sequence[Any]) -> Exception | None:
-    """Wait for all works; return the first error."""
     errors = []
     for work in works:
         try:

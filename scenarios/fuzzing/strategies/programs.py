@@ -242,8 +242,6 @@ _BREAKS: dict[BreakKind, Break] = {
 
 @dataclass(frozen=True, slots=True)
 class _HypothesisSource:
-    """A source of choices that hypothesis draws."""
-
     draw: st.DrawFn
 
     def draw_integer(self, least: int, most: int) -> int:
