@@ -212,7 +212,6 @@ class Run:
     replay: str = ""
     """The command that repeats the run."""
     digest: str = ""
-    """The digest of the trace."""
     virtual_seconds: float = 0.0
     seconds: float | None = None
     """Wall time, if it was measured."""
@@ -332,7 +331,6 @@ class Exploration:
     extent: str
     """A sentence that says how many schedules were explored."""
     outcomes: tuple[Outcome, ...]
-    """The outcomes, the most frequent first."""
     seconds: float
     failing: int | None = None
     """Index into the document's `runs`: the first run that failed."""

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ddpsim.simulator.exploration.strategy import Strategy
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
-"""The default budget of an exploration."""
 
 _MOST_FOLLOWED, _SECONDS_FOLLOWED = 64, 60.0
 """The largest world size, and the seconds, of a repetition that follows the paths of ranks."""

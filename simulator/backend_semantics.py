@@ -44,4 +44,3 @@ BACKENDS: Mapping[str, BackendSemantics] = {
         BackendSemantics("lazy-connect", connects_lazily=True),
     )
 }
-"""The rules of all backends, by name."""

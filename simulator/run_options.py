@@ -194,7 +194,6 @@ class RunPlan(RunOptions):
 
 
 OPTIONS: Mapping[str, OptionForms] = {each.name: each.metadata["option"] for each in fields(RunPlan) if each.metadata}
-"""All options of a run, by name."""
 
 DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(RunPlan)}
 

@@ -33,7 +33,6 @@ KINDS = {
     EventKind.RETURN: "r",
     EventKind.RAISE: "x",
 }
-"""For each kind of event, the letter that stands for the kind in the data."""
 
 STATES = {"matched": "m", "open": "o", "mismatched": "x"}
 

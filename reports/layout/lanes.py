@@ -30,7 +30,6 @@ class Lane:
     text: str
     """The error that the rank raised, or what it waits for."""
     is_culprit: bool = False
-    """True if a finding blames the rank."""
     coordinates: str = ""
     """The rank's position in the program's device mesh."""
 
@@ -99,7 +98,6 @@ class Lanes:
     bars: tuple[WaitBar, ...]
     missing: tuple[MissingCall, ...]
     columns: int
-    """The number of columns of the picture."""
     left_out: int = 0
     """The number of lanes that are not shown (`shown_lanes`)."""
 

@@ -213,7 +213,6 @@ VERSION = 1
 """The version of the file format; a file without a version has this version."""
 
 Find = Callable[[str], Scenario]
-"""The type of a function that returns the scenario of a name."""
 
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:

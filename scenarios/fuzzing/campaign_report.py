@@ -48,7 +48,6 @@ class CampaignTotals:
     """Counts of executions and outcomes."""
 
     executions: Counter[tuple[str, Engine]] = field(default_factory=Counter)
-    """The number of executions, by kind of scenario and by engine."""
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: Counter[FailureGroup] = field(default_factory=Counter)
 

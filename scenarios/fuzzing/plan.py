@@ -24,7 +24,6 @@ class CampaignPlan:
     saved_as: str = ""
     """The name by which corpus files refer to the scenario `name`."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The run options from the command line."""
     world_sizes: tuple[int, int] = (1, 1)
     """The smallest and the largest world size to draw for the scenario `name`."""
     kinds: tuple[Kind, ...] = tuple(Kind)

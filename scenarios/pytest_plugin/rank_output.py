@@ -75,7 +75,6 @@ class RankOutput:
         self.errors_of_tests: dict[int, BaseException] = {}
         """The errors of the test function, by rank, without those of fixture teardowns."""
         self.further_errors: list[str] = []
-        """A line for each further error of a rank."""
 
     def note_error(self, rank: int, error: BaseException) -> None:
         """Store an exception of the test function, unless ddpsim raised it to end a rank's program after the run."""
@@ -123,7 +122,6 @@ class RankSubtests:
         self._subtests = subtests
         self._rank = rank
         self.failed = 0
-        """Number of failed subtests on this rank."""
 
     @contextmanager
     def test(self, msg: str | None = None, **kwargs: Any) -> Iterator[None]:

@@ -135,7 +135,6 @@ CALLS = {
     "send": ProgramCall("isend", (_SENT,)),
     "recv": ProgramCall("irecv", (_TAKEN,)),
 }
-"""All operations by name."""
 
 
 def _each_shape(shapes: Any, make: Callable[[Shape], Any]) -> Any:

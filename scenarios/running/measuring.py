@@ -24,7 +24,6 @@ class MeasuredRun:
     """A measured run: the time from its start until the whole text of its result is formatted."""
 
     number: int
-    """The index of the measured case, from 0."""
     case: MeasuredCase
     seconds: float
     result: Result

@@ -57,7 +57,6 @@ class SuitePlugin:
         """By the node id of a class or module: why one of its tests has needed ranks as processes."""
         self._tests: list[SuiteTest] = []
         self._threads: list[threading.Thread] = []
-        """The threads that the test has started."""
         terms = Terms(seconds=default_time_limit(config), token=config.getoption("ddpsim_replay"))
         seed = config.getoption("ddpsim_seed")
         policy = config.getoption("ddpsim_policy") or (terms.policy if seed is None else DEFAULT_DRAWING)

@@ -17,7 +17,6 @@ from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 _MAPS_STARS: Any = vars(pools)["starmapstar"]
 
 _Calls = tuple[Callable[..., Any], Sequence[Sequence[Any]]]
-"""A function, and its arguments on each rank."""
 
 
 class PoolsOfTest:

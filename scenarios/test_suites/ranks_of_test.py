@@ -52,7 +52,6 @@ class Terms:
     token: str | None = None
     """A replay token with the schedule of the test's first run."""
     seconds: float = 60.0
-    """The time limit of each run."""
 
 
 @dataclass
@@ -65,9 +64,7 @@ class Attempt:
     changed: list[str] = field(default_factory=list)
     """The attributes of modules that ranks as threads have changed: each real rank would have its own."""
     has_failed: bool = False
-    """True if a run was no pass."""
     has_threads: bool = False
-    """True if ranks have been threads."""
     is_bound_to_threads: bool = False
     """True if the harness itself runs ranks as threads, so that they are meant to share what they share."""
     is_redundant: bool = False

@@ -47,7 +47,6 @@ class _OracleRank:
 
     number: int
     count: int
-    """The number of iterations of the rank."""
     buffers: dict[str, Tensor]
     gradients: Gradients
     history: list[Snapshot]

@@ -24,7 +24,6 @@ class DeviceMeshGrid:
     """The ranks of a device mesh, as a grid with named dimensions."""
 
     names: tuple[str, ...]
-    """The names of the mesh dimensions."""
     sizes: tuple[int, ...]
     coordinates: Mapping[int, tuple[int, ...]]
 

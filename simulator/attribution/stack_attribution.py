@@ -13,7 +13,6 @@ class StackFacts:
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
-        """The operation of the call."""
 
     phase: Phase | None = None
     owner: Any = None
@@ -33,7 +32,6 @@ class StackFacts:
     declared: dict[str, Any] | None = None
     """The facts that a DDP engine other than torch's declares about the call; see phases.py."""
     is_hooks: bool = False
-    """True if a communication hook makes the call."""
     part: CallPart | None = None
     """The part of another parallelism (FSDP2, pipeline, DTensor) that makes the call, by its innermost frame."""
     parameters: tuple[str, ...] = ()

@@ -82,7 +82,6 @@ class DdpWrapper:
         self._backward = -1
         """The latest backward whose end was reported to the observer (`WrapperObserver`)."""
         self._names: dict[int, str] = {}
-        """By the id of a parameter of the wrapper, its name."""
         self._next_bucket = 0
         self._uncounted_forward = False
         self._with_gradient: set[str] | None = None

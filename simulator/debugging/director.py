@@ -61,7 +61,6 @@ class PauseWhereRankRuns(NamedTuple):
 Goal = (
     PauseAtStep | PauseAtRequest | PauseAtStart | PauseAtNextCall | PauseAtCall | PauseAtCallOfRank | PauseWhereRankRuns
 )
-"""The point at which a debugged run pauses next."""
 
 
 class GoBackError(Exception):

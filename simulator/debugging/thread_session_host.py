@@ -47,7 +47,6 @@ class ThreadSessionHost(SessionHost):
         self._open: dict[int, FrameType] = {}
         """For each rank with an open debugger, the program's frame at which it was opened; inner frames are pdb's."""
         self._breakpoints = current_breakpoints()
-        """The breakpoints that are set in all ranks."""
 
     def debugged_thread_name(self) -> str:
         """Return the name of the rank or thread that runs here; "" outside of ranks."""

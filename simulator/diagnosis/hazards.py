@@ -43,7 +43,6 @@ class TensorName(NamedTuple):
 
 
 NamedCall = tuple[Call, TensorName]
-"""A call, with the name of its tensor."""
 
 
 class NoticedKind(Enum):

@@ -33,7 +33,6 @@ FIELDS = {
     Code.MISMATCH_GROUP: "members of the group",
     Code.MISMATCH_ORIGIN: "origin",
 }
-"""For each code of a finding, the field in which the calls differ."""
 
 WRAPPING = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST})
 """Phases of a DDP wrapper's construction. A `join` ends with a state broadcast, too."""

@@ -42,7 +42,6 @@ class PathStep(NamedTuple):
     site: Site
     """The line; NOWHERE for the end of the program."""
     raised: str = ""
-    """Type and message of the exception."""
     values: tuple[tuple[str, str], ...] | None = None
     """For a line that can branch, the names in its condition, and their values as text; None for other lines."""
     round: tuple[tuple[str, str], ...] = ()

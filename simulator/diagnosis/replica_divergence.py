@@ -123,7 +123,6 @@ class DivergenceCircumstances(NamedTuple):
     """Facts about replicas that differ, other than their values, that decide which cause is reported."""
 
     is_order: bool = False
-    """True if the order of the parameters differs."""
     is_reduced: bool = True
     """False if the parameter that differs is in no bucket."""
     unreduced: str = ""

@@ -23,7 +23,6 @@ class SamplerSettings(NamedTuple):
     num_replicas: int
     rank: int
     samples: int
-    """The number of samples of the data set."""
     shuffle: bool
     seed: int
     epoch: int
@@ -50,7 +49,6 @@ class SamplerRead(NamedTuple):
     rank: int
     sampling: SamplerSettings
     made: Site
-    """The line of the program that made the sampler."""
     site: Site
     """The line of the program that iterates over the sampler."""
 

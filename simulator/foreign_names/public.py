@@ -16,7 +16,6 @@ from ddpsim.simulator.foreign_names.checking import resolve_name_path
 from ddpsim.simulator.foreign_names.names import ForeignNames, parse_table
 
 RUNS, REFUSED, UNREACHABLE = "runs", "refused", "unreachable"
-"""What a heading may begin with."""
 
 _C10D = "torch.distributed.distributed_c10d"
 

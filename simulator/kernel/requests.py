@@ -92,7 +92,6 @@ class StoreOperation(NamedTuple):
     keys: tuple[str, ...] = ()
     values: tuple[bytes, ...] = ()
     amount: int = 0
-    """The number to add."""
     prefix: str = ""
     """The prefix of the keys to list."""
     timeout_seconds: float | None = None
@@ -309,7 +308,6 @@ class RankError(NamedTuple):
     kind: str
     """The name of the exception's type."""
     text: str
-    """Type and message in one line."""
     site: Site | None
 
 

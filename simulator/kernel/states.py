@@ -10,7 +10,6 @@ class RunPhase(Enum):
     """The phase of a run."""
 
     RUNNING = "running"
-    """Tasks run, one at a time."""
     STOPPING = "stopping"
     """The run is ending: all programs and threads of ranks are ended early, in the order of their numbers."""
     OVER = "over"
@@ -94,7 +93,6 @@ class TaskState(Enum):
     CANCELLED = "cancelled"
     """The task has to end early when it runs next, because its rank has ended."""
     RETURNED = "returned"
-    """The task's program returned."""
     RAISED = "raised"
     """An exception ended the task's program."""
     UNWOUND = "unwound"

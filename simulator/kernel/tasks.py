@@ -22,7 +22,6 @@ class IssuedCall(NamedTuple):
     call: Call
     handle: int
     rank: "RankRecord"
-    """The rank that issued the call."""
     name: tuple[int, int]
     """The number of the rank, and the handle of the call."""
     since: float

@@ -60,7 +60,6 @@ class TimeOuts:
         self.may_fail = False
         """True if a new call may need a connection that was closed."""
         self._closed: dict[str, dict[int, ClosedConnection]] = {}
-        """The ranks that closed their connections, by group."""
         self._ended: dict[int, float] = {}
         """When ranks ended that left calls unfinished, in virtual seconds."""
 

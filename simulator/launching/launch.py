@@ -36,7 +36,6 @@ _STARTS = frozenset({
     *("elastic_launch", "launch_agent"),
     *("notebook_launcher", "debug_launcher"),
 })  # fmt: skip
-"""The names of functions that start ranks."""
 
 _STRATEGIES = ("ddp_spawn", "ddp_fork", "ddp_notebook")
 """The names of a Trainer's strategies that start processes."""

@@ -92,7 +92,6 @@ COVERING = tuple(name for name in EXPLORING if name not in DRAWING)
 """The policies with which an exploration can cover all schedules."""
 
 DEFAULT = "round_robin"
-"""The default policy of a single run."""
 DEFAULT_EXPLORING = "dpor"
 DEFAULT_DRAWING = "random"
 """The default policy if the user gives only seeds."""

@@ -77,7 +77,6 @@ class TCPStore(UserStore):
     """torch.distributed.TCPStore; no socket is opened."""
 
     _servers: ClassVar[weakref.WeakValueDictionary[tuple[int, int], TCPStore]]
-    """The stores that are servers, by rank and port."""
 
     libuvBackend = True
 

@@ -54,7 +54,6 @@ class CheckedProgram:
 
     findings: tuple[Finding, ...]
     ends: tuple[RankEnd, ...]
-    """Where each rank stopped, by rank."""
     met: tuple[tuple[MatchedCall, ...], ...]
     """The matched calls that agree, in order of their matches; within these by group rank (send before recv)."""
     clashing: tuple[tuple[MatchedCall, ...], ...]
@@ -232,7 +231,6 @@ class _CheckRun:
 
 
 ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
-"""The text of the error with which a rank crashes."""
 
 
 class RankProgress:
@@ -248,7 +246,6 @@ class RankProgress:
         """The state in which the rank stopped; None while it can continue."""
         self.wait: CallWait | None = None
         self.calls: dict[str, Call] = {}
-        """The rank's calls, by name."""
         self.unwaited: dict[str, Call] = {}
         self.last_call: Call | None = None
         self._sequences: Counter[tuple[str, bool]] = Counter()

@@ -93,7 +93,6 @@ class Program:
     world_size: int
     groups: tuple[Group, ...]
     ranks: tuple[tuple[Step, ...], ...]
-    """The steps of each rank."""
 
 
 FRACTIONAL = ("float32", "float64", "float16", "bfloat16")

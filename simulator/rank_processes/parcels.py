@@ -32,7 +32,6 @@ class TensorPlace(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
-    """The offset in the arena, in bytes."""
 
 
 class PackedPayload(NamedTuple):

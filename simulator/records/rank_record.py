@@ -15,7 +15,6 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import POINT_TO_POINT
 
 DEFAULT = "default"
-"""The name of the default group, which has all ranks."""
 
 
 class RecordError(UsageError):

@@ -39,13 +39,11 @@ class JobDiagnosis:
     job: RecordedJob
     findings: tuple[Finding, ...]
     waiting: tuple[Waiting, ...]
-    """Text on which rank waits for which rank."""
     open_calls: tuple[Call, ...]
     """Calls that no call matched, or that were matched with calls with other arguments."""
     notes: tuple[str, ...]
     """Sentences on what the records do not say."""
     compared: int
-    """The number of collectives that were compared."""
     messages: int
     """The number of messages that were compared with their receives."""
 

@@ -112,7 +112,6 @@ class ReplicaSampler:
         self._has_run: set[DdpWrapper] = set()
         """The wrappers whose inner module has run, with or without the wrapper, so that buffers may have changed."""
         self._has_trained: set[WrapperKey] = set()
-        """The wrappers that have made a training forward."""
         wrappers.observer = self
 
     def call_issued(self, pending: PendingCall) -> None:

@@ -52,7 +52,6 @@ class ReplicaJudge:
 
     def __init__(self, *, tolerance: float = 0.0) -> None:
         self._progress: dict[WrapperKey, dict[int, WrapperProgress]] = {}
-        """By wrapper, how far each rank is."""
         self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[ComparisonPoint, ReplicaComparison]] = {}
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
@@ -78,7 +77,6 @@ class ReplicaJudge:
         """By process group, the number of comparisons between two or more ranks."""
         self._returned: set[int] = set()
         self._has_trained: set[WrapperKey] = set()
-        """The wrappers that have made a training forward."""
 
     def process_report(self, fact: replica_tensors.ReplicaFact) -> None:
         """Handle a report about replicas that a rank has sent."""

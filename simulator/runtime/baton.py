@@ -19,7 +19,6 @@ class Baton:
         self, kernel: KernelInterface, ranks: Sequence[ThreadedRank], switch: Callable[[int | None, int | None], None]
     ) -> None:
         self.running: RankThread | None = None
-        """The thread that has the baton (the right to run)."""
         self.started: dict[int, RankThread] = {rank.rank: rank.main for rank in ranks}
         """By number: the main threads of all ranks, and their other threads that have not ended."""
         self.has_ended = False

@@ -15,7 +15,6 @@ class KernelRunView(Protocol):
     """The run's state that a host, which runs the ranks, reads. In a rank process: as of the kernel's last answer."""
 
     ranks: list[RankRecord]
-    """The ranks that the host runs."""
     tasks: dict[int, Task]
     """By number: the tasks that have not ended, and the main task of every rank. It is a rank's program or thread."""
     steps: int

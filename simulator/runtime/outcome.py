@@ -29,7 +29,6 @@ class RaisedError(NamedTuple):
     poisoned: tuple[Call, ...] = ()
     """The rank's calls that it has not waited for, whose outputs hold poison (values that show early reads)."""
     reason: rank_errors.KnownErrorFacts | None = None
-    """The cause of the exception, if known."""
     is_told: bool = False
     """True if a finding of its own tells of it, as of a mismatch under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 

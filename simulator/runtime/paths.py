@@ -19,7 +19,6 @@ from ddpsim.simulator.runtime.call_sites import is_project_code, site_of_user_fr
 from ddpsim.simulator.runtime.rank_thread import RankThread
 
 _MOST_STEPS = 300_000
-"""The most steps of a path; what follows is not known."""
 
 _LONGEST_VALUE = 40
 

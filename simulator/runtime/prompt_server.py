@@ -74,7 +74,6 @@ class PromptServer:
         """True while a debugger is open. Communication calls are refused meanwhile."""
         self._call_reader = call_reader
         self.reader = read
-        """The function that reads a line of input."""
         self._request: tuple[str, DebuggerStreams] | None = None
         self._line: str | Exception = ""
         self._answered = _allocate_lock()

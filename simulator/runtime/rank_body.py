@@ -14,7 +14,6 @@ from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankU
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 RecordError = Callable[[int, BaseException], None]
-"""A function that records an exception of a rank."""
 
 
 class RankMain:

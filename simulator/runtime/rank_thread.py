@@ -164,7 +164,6 @@ class RankThread:
         if task is not None:
             self.connect_task(task)
         self.of = of
-        """The rank that the thread belongs to."""
         self.rank = of.rank
         self.name = name
         """The name of the Python thread; "" for the rank's main thread."""

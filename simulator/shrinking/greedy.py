@@ -95,9 +95,7 @@ class ShrunkValue(Generic[Value]):
     """The simplest failing value found."""
     size: FailureSize
     tries: int
-    """The number of tried values."""
     executions: int
-    """The number of runs of the program."""
     end: ShrinkEnd
     seconds: float
 
@@ -196,7 +194,6 @@ class FailureKind(NamedTuple):
     """The features that two runs share if they fail in the same way."""
 
     code: Code
-    """The code of the first finding."""
     error: type[BaseException] | None
     """The type of the exception, if the first finding is that a rank raised one."""
 

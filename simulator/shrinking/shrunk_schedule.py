@@ -121,7 +121,6 @@ if TYPE_CHECKING:
     from ddpsim.simulator.run_options import ReplayKeywords
 
 SHRINKING_BUDGET = Budget(executions=5000, seconds=60.0)
-"""The default budget of a shrinking."""
 
 
 @dataclass(frozen=True, slots=True)

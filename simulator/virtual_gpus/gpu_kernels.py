@@ -169,7 +169,6 @@ _KERNELS: dict[str, Callable[..., Any]] = {
         (f"_use_{library}_ctc_loss{form}" for library in ("cudnn", "miopen") for form in ("", ".Tensor")), _no
     ),
 }
-"""By the name of an operator, its kernel for tensors on a GPU."""
 
 
 def register_kernels() -> torch.library.Library:

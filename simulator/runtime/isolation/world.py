@@ -84,7 +84,6 @@ _WatchedDict: Any = type(
         for name in ("__setitem__", "__delitem__", "setdefault", "update", "pop", "popitem", "clear")
     },
 )
-"""A dictionary that calls its `report` before each change."""
 
 
 def watch_world(rank: int, report: Callable[[Access], None]) -> None:
