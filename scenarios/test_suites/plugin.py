@@ -101,7 +101,9 @@ class SuitePlugin:
                 return Attempted(own, self._on_ranks.run_test(own))
             self._ranks.attempt = own = Attempt(item, terms)
             try:
-                return Attempted(own, runtestprotocol(item, log=False, nextitem=nextitem))
+                attempted = Attempted(own, runtestprotocol(item, log=False, nextitem=nextitem))
+                own.has_failed |= attempted.outcome == "failed"
+                return attempted
             finally:
                 self._processes.close()
                 self._ranks.attempt = None

@@ -64,6 +64,7 @@ class Attempt:
     changed: list[str] = field(default_factory=list)
     """The attributes of modules that ranks as threads have changed: each real rank would have its own."""
     has_failed: bool = False
+    """True if a run was no pass, or the test itself failed."""
     has_threads: bool = False
     is_bound_to_threads: bool = False
     """True if the harness itself runs ranks as threads, so that they are meant to share what they share."""

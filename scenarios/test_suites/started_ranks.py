@@ -5,6 +5,7 @@ they send, or waits for a condition, they run in a thread meanwhile.
 """
 
 import copy
+import multiprocessing.process
 import os
 import pickle
 import re
@@ -113,6 +114,10 @@ class World:
     def _run_ranks(self) -> None:
         self.has_begun = True
         codes: Mapping[int, int] = {}
+        of_process: Any = multiprocessing.process
+        children = of_process._children
+        if self._meanwhile is None:  # a start polls all children; a rank's are those that it starts itself
+            of_process._children = set()
         try:
             self._ranks.run(self._run_rank, len(self.started), function=self.function, on=self.on)
             codes = dict.fromkeys(range(len(self.started)), 0)
@@ -125,6 +130,8 @@ class World:
             if not codes:
                 self.failure = error
                 codes = dict.fromkeys(range(len(self.started)), -signal.SIGKILL)
+        finally:
+            of_process._children = children
         for rank, code in codes.items():
             self.started[rank].end(code)
 

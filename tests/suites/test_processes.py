@@ -108,6 +108,35 @@ def test_ranks_of_spawn(run):
     repaired.assert_outcomes(passed=1)
 
 
+WORKERS = f"""{HEAD}
+from torch.utils.data import DataLoader
+
+def loads(rank, size, path):
+    begin(rank, size)
+    for _ in range(3):
+        assert multiprocessing.active_children() == []
+        loader = DataLoader(torch.arange(2), batch_size=None, num_workers=2, multiprocessing_context="fork")
+        assert [batch.item() for batch in loader] == [0, 1]
+    (path / str(rank)).write_text(str(os.getppid()))
+
+def test_workers_and_what_their_ranks_write(tmp_path):
+    processes = started(loads, 2, tmp_path)
+    assert set(processes) == set(multiprocessing.active_children())
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert multiprocessing.active_children() == []
+    assert (tmp_path / "1").read_text() == str(os.getpid())
+"""
+
+
+@pytest.mark.tier("ci")
+def test_a_rank_has_its_own_workers_and_a_test_that_fails_after_its_ranks_has_processes(run):
+    result = run(WORKERS, "--ddpsim")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["  why processes: 1 it fails on threads"])
+
+
 PROCESSES = f"""{HEAD}
 def sends(rank, size, queue):
     begin(rank, size)
