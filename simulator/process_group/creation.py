@@ -245,6 +245,8 @@ class GroupMaker:
         members = tuple(int(each.split()[0]) for each in told)
         name = f"gloo of {', '.join(told)}"
         label = str(self._host.send_request(NameGroup(name, 1, "gloo")))
+        if isinstance(options, timedelta):  # torch takes either
+            options, timeout = None, options
         timeout = timeout or (options and options._timeout)
         return self._make_group(name, label, members, rank, self._gloo, store, timeout=timeout, is_backend=True)
 

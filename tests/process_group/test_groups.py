@@ -416,6 +416,9 @@ def test_gloo_made_directly_refuses_what_gloo_itself_refuses():
     def program(rank):
         group = dist.ProcessGroupGloo(dist.TCPStore("127.0.0.1", 29655, 2, is_master=rank == 0), rank, 2, timeout=2.0)
         assert group.options._timeout == timedelta(seconds=2)
+        store = dist.PrefixStore("again", dist.TCPStore("127.0.0.1", 29655, 2, is_master=False))
+        again = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=3))  # in the place of the options
+        assert again.options._timeout == timedelta(seconds=3)
         for text, call in calls.items():
             with pytest.raises(RuntimeError, match=re.escape(f"ProcessGroupGloo::{text}")):
                 call(group)
