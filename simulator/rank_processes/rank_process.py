@@ -216,7 +216,8 @@ class _RankProcess:
             self._kernel.await_first_turn()
             host.baton.pass_to_thread(None, me.number)
             self._body.run_rank(host, me)
-            host.baton.over.acquire()  # threads of the rank may still be leaving
+            with suppress(RankUnwound):  # the rank is told to leave for the sake of a thread that does not
+                host.baton.over.acquire()  # threads of the rank may still be leaving
             host.threads.uninstall()
             time.uninstall()
         self._own_channel.send_message(self._final_message())

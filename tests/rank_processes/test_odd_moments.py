@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -200,3 +201,25 @@ def test_ranks_that_sleep_until_a_child_process_has_written_a_file(tmp_path):
         return child.wait() if rank == 0 else None
 
     assert simulate(program, 3, isolation="process").returns == (0, None, None)
+
+
+@pytest.mark.tier("ci")
+def test_the_run_ends_while_a_thread_does_not_leave_after_its_rank():
+    """An interrupt meets the main thread of the process behind the program; it was an internal error."""
+
+    def program(rank):
+        def work():
+            lock = threading.Lock()
+            while True:
+                try:
+                    with lock:
+                        pass
+                except BaseException:  # the end of the run is one
+                    while True:
+                        pass
+
+        threading.Thread(target=work).start()
+        raise ValueError("x")
+
+    result = run(program, budget=Budget(seconds=2))
+    assert result.verdict is not Verdict.PASS
