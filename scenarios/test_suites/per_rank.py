@@ -136,7 +136,7 @@ class SuiteOnRanks:
             "name": test_name_in_tokens(item),
             "preload": _MODULES,
             "gpus": self._gpus,
-            "budget": Budget(steps=MOST_STEPS, seconds=terms.seconds),
+            "budget": Budget(steps=MOST_STEPS, seconds=terms.seconds, polls=terms.polls),
         }
         if terms.token is not None:
             result, failure = replay_test(program, self._world_size, terms.token, options, is_strict=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from ddpsim import Policy
+from ddpsim import Policy, Verdict
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
@@ -38,6 +38,9 @@ from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _HAZARDS_ONLY = 6
 """The exit status with `--ddpsim-strict` if all tests pass, and some have hazards; pytest itself uses 0 to 5."""
+
+_FEWER_POLLS = 5_000
+"""The limit of polls for further attempts at a test in which ranks have polled for ever: each has to show it again."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,8 +93,16 @@ class SuitePlugin:
     def _attempt_until_known(self, item: pytest.Function, nextitem: pytest.Item | None) -> Attempted:
         scope = item.parent.nodeid if item.parent else ""
         properties = list(item.user_properties)
+        polls = self._terms.polls
 
         def attempt(terms: Terms) -> Attempted:
+            nonlocal polls
+            attempted = attempt_once(replace(terms, polls=polls))
+            if _was_cut(attempted):
+                polls = _FEWER_POLLS
+            return attempted
+
+        def attempt_once(terms: Terms) -> Attempted:
             if OPTIONS_KEY in item.stash:  # a further attempt
                 del item.stash[OPTIONS_KEY]
                 item._initrequest()
@@ -118,7 +129,8 @@ class SuitePlugin:
             found = attempt(replace(self._terms, isolation="process"))
             if on_threads.attempt.changed or found.outcome != on_threads.outcome:
                 self._why_processes[scope] = why
-            if found.outcome == on_threads.outcome == "failed" and _message(found) == _message(on_threads):
+            is_same = _message(found) == _message(on_threads) or (_was_cut(found) and _was_cut(on_threads))
+            if found.outcome == on_threads.outcome == "failed" and is_same:
                 found = on_threads  # it has the tracebacks
         row = found.attempt.row(self._why_processes.get(scope, why))
         if self._schedules and found.attempt.results:
@@ -207,6 +219,11 @@ def _error_of_rank(found: pytest.ExceptionInfo[BaseException]) -> pytest.Excepti
         return found
     at = cause.__traceback__ or found.value.__traceback__  # the error of a process has none
     return pytest.ExceptionInfo.from_exception(cause.with_traceback(at))
+
+
+def _was_cut(found: Attempted) -> bool:
+    """Return whether a run has reached a limit."""
+    return any(each.verdict is Verdict.UNKNOWN for each in found.attempt.results)
 
 
 def _message(found: Attempted) -> str:

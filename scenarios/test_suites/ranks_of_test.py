@@ -52,6 +52,8 @@ class Terms:
     token: str | None = None
     """A replay token with the schedule of the test's first run."""
     seconds: float = 60.0
+    polls: int = Budget().polls
+    """The limit of polls in a row that change nothing, of each run."""
 
 
 @dataclass
@@ -199,7 +201,7 @@ class RanksOfTest:
             "name": name,
             "isolation": isolation,
             "default_group": has_group,
-            "budget": Budget(steps=MOST_STEPS, seconds=terms.seconds),
+            "budget": Budget(steps=MOST_STEPS, seconds=terms.seconds, polls=terms.polls),
         }
         if terms.token is not None and number == 0:
             result, failure = replay_test(run_rank, world_size, terms.token, options, is_strict=True)

@@ -235,6 +235,7 @@ class KeyValueStore:
         """Report an access of a key to the exploration of schedules. `is_needed`: the rank waited for the key."""
         if mode is AccessMode.WRITE:
             self._written[me.number] = self._written.get(me.number, 0) + 1
+            self._pauses.changed_values += 1
         if is_needed:
             self._run.observer.needed_key(me.number, ("key", key))
         self._run.observer.accessed(me.number, Access(("key", key), mode))

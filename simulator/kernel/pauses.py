@@ -47,11 +47,15 @@ class PauseRequests:
         """The virtual time at the last reading of the clock, and the turns in which it was read since time passed."""
         self._readers: dict[int, int] = {}
         """The ranks that have read the clock in this turn, with the run's steps then."""
-        self._sleeps: dict[int, int] = {}
         self._blind_looks = Counter[tuple[int, int]]()
         """By rank and handle, how often a rank looked at a complete call that its backend does not show as complete."""
+        self._sleeps: dict[int, int] = {}
         """By task, how often it has slept since anything but sleeps happened."""
-        self._slept_at = 0
+        self._in_vain = 0
+        """The run's steps then, and those of sleeps and failed polls since then."""
+        self._changes = 0
+        """The number of changed values in the store, and of calls, then."""
+        self.changed_values = 0
 
     def on_block(self, me: Task, request: ask.Block) -> Script:
         """Answer a rank's `Block` request: wait until another rank or thread wakes the caller."""
@@ -193,7 +197,7 @@ class PauseRequests:
         """Let all other tasks (programs and threads of ranks) run first, because a check of the caller, of so many
         steps, has failed."""
         run, turns = self._run, self._turns
-        self._slept_at += steps
+        self._in_vain += steps
         if run.is_observed:
             run.observer.about_to_access(me.number, intent, looks_again=True)
         if turns.failed_poll_rounds and (due := turns.time_outs.find_due(run.clock.now)) is not None:
@@ -237,9 +241,12 @@ class PauseRequests:
             return
         yield from self.pass_checkpoint(me)
         run, sleeps = self._run, self._sleeps
-        if run.steps - self._slept_at > _STEPS_PER_SLEEP:
+        changes = self.changed_values + len(run.issued)
+        # Other tasks may be in the middle of a poll, whose steps are not yet known to be in vain.
+        if changes > self._changes or run.steps - self._in_vain > _STEPS_PER_SLEEP * len(run.tasks):
             sleeps.clear()
-        self._slept_at = run.steps
+            self._changes, self._in_vain = changes, run.steps
+        self._in_vain += _STEPS_PER_SLEEP
         sleeps[me.number] = count = sleeps.get(me.number, 0) + 1
         is_in_vain = me.is_main and count * _SLEEPS_PER_POLL > run.budget.polls  # of threads the scheduler says so
         if is_in_vain and all(sleeps.get(each, 0) > 1 for each in run.clock.live):

@@ -244,6 +244,24 @@ def test_loops_that_sleep_and_look_into_the_store(operation, releases):
         assert "rank 1  waits in barrier #0" in str(finding)
 
 
+@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("beats", [0, 1, 30])
+def test_sleeping_loops_end_under_any_schedule_unless_a_rank_writes(beats, seed):
+    def program(rank):
+        store = _get_default_store()
+        store.add("count", 1)
+        for number in range(300):
+            if rank == 1 and beats and number % beats == 0:
+                store.set("beat", str(number))
+            if store.add("count", 0) > 4:
+                return
+            time.sleep(0.001)
+
+    policy = "round_robin" if seed is None else "random"
+    result = simulate(program, 4, policy=policy, seed=seed or 0, budget=Budget(polls=2000))
+    assert [finding.code.value for finding in result.findings] == ["budget"] * (not beats)
+
+
 @pytest.mark.parametrize("decides", ["each rank", "rank 0"])
 def test_a_loop_of_calls_until_a_time_has_come(decides):
     def program(rank):

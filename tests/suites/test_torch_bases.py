@@ -224,6 +224,33 @@ def test_an_error_of_the_exploration_does_not_end_the_session(run):
     result.stdout.fnmatch_lines(["*PytestWarning: *(in the exploration of the test)"])
 
 
+POLLS = f"""{HEAD}
+import time
+
+class TestIt(Processes):
+    def test_counter_is_reset(self):
+        self.group()
+        store = dist.PrefixStore("user", dist.distributed_c10d._get_default_store())
+        for _ in range(2):
+            store.add("count", 1)
+            while store.add("count", 0) < self.world_size:
+                time.sleep(0.001)
+            if self.rank == 0:
+                store.add("count", -self.world_size)
+        dist.barrier()
+"""
+
+
+def test_polls_without_end_are_a_failure_in_each_attempt(run):
+    result = run(POLLS, "--ddpsim", "--ddpsim-explore", "8")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["ddpsim: * 0 with ranks as processes", "  flaky: test_it.py::TestIt::*"])
+    assert report_of(result, "TestIt.test_counter_is_reset")[:2] == [
+        "UNKNOWN  budget",
+        "  rank 0 slept 10001 times in a row while nothing else happened",
+    ]
+
+
 HAZARD = f"""{HEAD}
 class TestIt(Processes):
     def test_changes_a_tensor_in_flight(self):
