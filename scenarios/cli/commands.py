@@ -33,6 +33,7 @@ from ddpsim.scenarios.cli.program_words import (
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
+from ddpsim.scenarios.cli.serve import serve
 from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import ExitStatus
 from ddpsim.scenarios.cli.test import run_suite
@@ -144,6 +145,7 @@ app.command(
 app.command(epilog="Example: ddpsim diagnose dumps/ --report hang")(diagnose)
 app.command(epilog="Example: ddpsim report run/result.json --html -o shared.html")(report)
 app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-size 32")(bench)
+app.command(epilog="Example: ddpsim serve --idle 60")(serve)
 app.command(epilog="Example: ddpsim doctor --json")(doctor)
 for _command in app.registered_commands:
     if _command.callback in _OF_PROGRAMS.values():

@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterable, Mapping
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -89,6 +89,8 @@ def _gpu_names(torch: Any) -> list[str]:
 
 
 def _version_of(package: str) -> str | None:
+    from importlib import metadata  # slow to import
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

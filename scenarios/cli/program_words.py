@@ -88,6 +88,10 @@ def start_fork_servers(words: Sequence[str], own_hash_seed: int | None = None) -
     The program is found as in `join_program_into_one_word`; the result is a guess. An unneeded server does no harm, and
     a missing server is started later. Each server takes a second or two to start, so all start at the same time.
     """
+    if words[:1] == ["serve"]:
+        from ddpsim.simulator.launching.servers import STANDING
+
+        STANDING.own_hash_seed = own_hash_seed
     if "--" not in words or any(word in words for word in _RUNS_NO_PROGRAM):
         return
     from ddpsim.simulator.choices import seeds_in_token

@@ -269,6 +269,8 @@ class ServerPool:
         self._servers: dict[ServerKey, ServerProcess] = {}
         self._owner = 0
         self._to_fork: tuple[ServerKey, bool] | None = None
+        self.own_hash_seed: int | None = None
+        """The hash seed of a process that serves commands."""
         self.was_prepared = False
         """True if this process runs a program, and may fork a server from itself."""
 
