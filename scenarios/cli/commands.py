@@ -82,7 +82,7 @@ def _run_command_line(arguments: Sequence[str] | None, own_hash_seed: int | None
     try:
         words = _join_program_words(sys.argv[1:] if arguments is None else arguments) or ["--help"]
         start_fork_servers(words, own_hash_seed)
-        status = app(args=words, prog_name="ddpsim", standalone_mode=False)
+        status = app(args=words, prog_name="ddpsim", standalone_mode=False, obj=main)
     except KeyboardInterrupt:  # a second one, while typer turns the first into a status
         return ExitStatus.INTERRUPTED
     except Exception as error:

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -25,6 +26,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.imports import pause_garbage_collection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ddpsim.simulator.rank_processes.channel import PacketConnection
@@ -39,6 +41,7 @@ _REQUEST_SECONDS = 5.0
 
 
 def serve(
+    context: typer.Context,
     idle: Annotated[float, typer.Option(help="End after so many minutes without a command.")] = 30.0,
 ) -> int:
     """Keep torch loaded for the commands of this user that run programs, which then start in a fifth of a second."""
@@ -68,7 +71,7 @@ def serve(
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    server = _Server(path, listener, servers.STANDING.own_hash_seed)
+    server = _Server(path, listener, partial(context.obj, own_hash_seed=servers.STANDING.own_hash_seed))
     try:
         output.print_text(f"ddpsim serves the commands of this environment, and ends after {idle:g} idle minutes")
         server.serve_commands(idle * 60)
@@ -79,8 +82,9 @@ def serve(
 
 
 class _Server:
-    def __init__(self, path: Path, listener: socket.socket, hash_seed: int) -> None:
-        self._path, self._listener, self._hash_seed = path, listener, hash_seed
+    def __init__(self, path: Path, listener: socket.socket, run: Callable[..., int]) -> None:
+        """`run` runs the command line of this process, which began at `began`, and returns its exit status."""
+        self._path, self._listener, self._run = path, listener, run
         self._own = path.stat().st_ino
         self._files = _loaded_files()
         self._commands: dict[int, tuple[int, PacketConnection]] = {}
@@ -166,7 +170,7 @@ class _Server:
                 for pidfd, (_, other) in self._commands.items():
                     os.close(pidfd)
                     other.close()
-                _become_command(request, files, self._hash_seed)
+                _become_command(request, files, self._run)
             finally:
                 os._exit(ExitStatus.OTHERWISE)
         pidfd = os.pidfd_open(pid)
@@ -189,10 +193,8 @@ def _loaded_files(paths: Any = None) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _become_command(request: Any, files: list[int], hash_seed: int) -> NoReturn:
+def _become_command(request: Any, files: list[int], run: Callable[..., int]) -> NoReturn:
     """Run the command in this fork, as in a Python that the user has started, and end."""
-    from ddpsim.scenarios import cli
-
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the server, as nobody would wait for it
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -219,7 +221,7 @@ def _become_command(request: Any, files: list[int], hash_seed: int) -> NoReturn:
     sys.stdin, sys.stdout, sys.stderr = streams
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = streams  # type: ignore[misc]
     try:
-        status = cli.main(served=(hash_seed, request.began))
+        status = run(began=request.began)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
