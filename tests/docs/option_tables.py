@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
+import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from ddpsim.scenarios.cli.commands import app
@@ -35,6 +36,8 @@ def table(command: Callable[..., Any]) -> str:
 
 def _rows(command: Callable[..., Any]) -> Iterator[tuple[str, str, str]]:
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.annotation is typer.Context:
+            continue
         kind, *marks = get_args(parameter.annotation)
         taken = next(mark for mark in marks if isinstance(mark, (ArgumentInfo, OptionInfo)))
         text, _, told = (taken.help or "").partition("  [default: ")
