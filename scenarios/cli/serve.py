@@ -44,7 +44,7 @@ def serve(
     context: typer.Context,
     idle: Annotated[float, typer.Option(help="End after so many minutes without a command.")] = 30.0,
 ) -> int:
-    """Keep torch loaded for the commands of this user that run programs, which then start in a fifth of a second."""
+    """Keep torch loaded for the commands of this user that run programs."""
     from ddpsim.simulator.launching import servers, standing
 
     if servers.STANDING.own_hash_seed is None:
