@@ -26,6 +26,7 @@ from ddpsim.scenarios.test_suites.processes import ProcessesOfTest
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, RanksRaisedError, Terms
 from ddpsim.scenarios.test_suites.schedules import Attempted, ScheduleSearch
 from ddpsim.scenarios.test_suites.summary import (
+    NO_TOKEN,
     SuiteTest,
     annotations,
     suite_test_of_report,
@@ -35,6 +36,7 @@ from ddpsim.scenarios.test_suites.summary import (
 from ddpsim.simulator.errors import make_internal_error
 from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.verdict import format_replay_line
 
 _HAZARDS_ONLY = 6
 """The exit status with `--ddpsim-strict` if all tests pass, and some have hazards; pytest itself uses 0 to 5."""
@@ -149,11 +151,13 @@ class SuitePlugin:
             row = replace(row, schedules=search.text())
             if search.has_both:
                 found = search.by_outcome["failed"]
-                token = str(found.attempt.results[0].schedule)
-                row = replace(found.attempt.row(row.why), schedules=row.schedules, flaky=token * search.is_repeatable)
+                token = str(found.attempt.results[0].schedule) if search.is_repeatable else NO_TOKEN
+                row = replace(found.attempt.row(row.why), schedules=row.schedules, flaky=token)
         for report in found.reports:
             if found.attempt.results:
                 report.user_properties += row.properties()
+                if row.flaky == NO_TOKEN and report.failed:
+                    _drop_replay_line(report.longrepr)
                 if row.schedules and report.failed:
                     report.sections.append(("ddpsim: under other schedules", row.schedules))
         return found
@@ -219,6 +223,14 @@ def _error_of_rank(found: pytest.ExceptionInfo[BaseException]) -> pytest.Excepti
         return found
     at = cause.__traceback__ or found.value.__traceback__  # the error of a process has none
     return pytest.ExceptionInfo.from_exception(cause.with_traceback(at))
+
+
+def _drop_replay_line(shown: Any) -> None:
+    """Remove the replay line from what a failed report shows: the schedule alone does not decide."""
+    start = format_replay_line("")
+    for entry in shown.reprtraceback.reprentries:
+        entry.lines[:] = [line for line in entry.lines if not line.startswith(start)]
+    shown.sections[:] = [(title, text.partition(start)[0].rstrip(), line) for title, text, line in shown.sections]
 
 
 def _was_cut(found: Attempted) -> bool:

@@ -22,6 +22,8 @@ from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 from ddpsim.simulator.transcript import TakenChoice
 from ddpsim.simulator.wording import count_with_noun
 
+_REPETITIONS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
@@ -53,7 +55,7 @@ class ScheduleSearch:
     point: DivergencePoint | None = None
     """The choice by which a failing schedule differs from a passing one; None if that is not known."""
     is_repeatable: bool = False
-    """True if a failing and a passing schedule had the same outcomes when they were run again."""
+    """True if a failing and a passing schedule had the same outcomes whenever they were run again."""
 
     def search(self, schedules: int, seconds: float, seed: int) -> None:
         """Run up to this number of schedules besides the first, and compare the failing with the passing ones."""
@@ -67,7 +69,7 @@ class ScheduleSearch:
             failed, passed = (self.by_outcome[name].attempt.results[0] for name in ("failed", "passed"))
             self.is_repeatable = failed.schedule.choices != passed.schedule.choices and all(
                 self._outcome_under(each.schedule.choices) == name
-                for name, each in (("failed", failed), ("passed", passed))
+                for name, each in (("failed", failed), ("passed", passed)) * _REPETITIONS
             )
             found = (
                 None

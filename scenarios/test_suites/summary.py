@@ -14,6 +14,7 @@ from ddpsim.simulator.whole_file import write_atomically
 from ddpsim.simulator.wording import count_with_noun
 
 _PREFIX = "ddpsim."
+NO_TOKEN = "no token"
 _MOST_SLOW = 5
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -39,7 +40,8 @@ class SuiteRow:
     schedules: str = ""
     """How many schedules were run, and what came of them."""
     flaky: str = ""
-    """The replay token of a schedule under which the test fails, if it passes under another one."""
+    """The replay token of a schedule under which the test fails, if it passes under another one; `NO_TOKEN` if the
+    schedule alone does not decide."""
 
     def properties(self) -> list[tuple[str, str]]:
         """Return the row as properties of a test's report."""
@@ -84,6 +86,10 @@ def summary_lines(tests: Sequence[SuiteTest], *, is_verbose: bool = False) -> It
     for each in tests:
         if each.row.flaky:
             yield f"  flaky: {each.name}  {each.row.schedules}  {each.row.flaky}"
+    counts = [int(each.row.schedules.split()[0]) for each in tests if each.row.schedules and each.outcome == "passed"]
+    if counts:
+        extent = " to ".join(map(str, sorted({min(counts), max(counts)})))
+        yield f"  {count_with_noun(len(counts), 'test')} passed under {extent} schedules each"
     slow = sorted(tests, key=lambda each: -each.seconds)[:_MOST_SLOW]
     yield f"  slowest: {', '.join(f'{each.seconds:.2f} s {each.name}' for each in slow)}"
 

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from ddpsim.scenarios.test_suites.shared_state import ModuleStates
-from ddpsim.scenarios.test_suites.summary import SuiteRow, annotations, sarif, suite_test_of_report, summary_lines
+from ddpsim.scenarios.test_suites.summary import (
+    SuiteRow,
+    SuiteTest,
+    annotations,
+    sarif,
+    suite_test_of_report,
+    summary_lines,
+)
 
 HANG = SuiteRow("2", "process", "ranks change a, b", codes="deadlock.cycle", at="a.py:3", what="rank 0, 1 wait, 50%")
 HAZARD = SuiteRow("4", "thread", hazards="hazard.tensor_in_flight", at="b.py:7", what="too early")
@@ -31,6 +38,15 @@ def test_the_lines_count_codes_and_do_not_split_reasons():
     assert "  why processes: 1 ranks change a, b" in lines
     assert "  processes: a.py::test_a (ranks change a, b)" in lines
     assert lines[-1] == "  slowest: 2.00 s a.py::test_a, 1.00 s b.py::test_b"
+
+
+@pytest.mark.parametrize(("most", "extent"), [(3, "3"), (20, "3 to 20")])
+def test_the_lines_say_under_how_many_schedules_tests_passed(most, extent):
+    rows = [SuiteRow("2", "thread", schedules=f"{count} schedules: {count} passed") for count in (3, most, 9)]
+    tests = [
+        SuiteTest("a", outcome, 1.0, row) for outcome, row in zip(("passed", "passed", "failed"), rows, strict=True)
+    ]
+    assert f"  2 tests passed under {extent} schedules each" in list(summary_lines(tests))
 
 
 def test_annotations_are_errors_for_failures_and_warnings_for_hazards():

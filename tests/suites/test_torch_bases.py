@@ -251,6 +251,37 @@ def test_polls_without_end_are_a_failure_in_each_attempt(run):
     ]
 
 
+OUTSIDE = f"""{HEAD}
+from itertools import count
+from torch import multiprocessing
+
+attempts = count()
+
+def joins(rank, file):
+    store = dist.FileStore(file, 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+
+def raises(rank, file, number):
+    joins(rank, file)
+    assert number % 3
+
+def test_counts(tmp_path):
+    multiprocessing.spawn(joins, args=(str(tmp_path / "store"),), nprocs=2)
+    assert next(attempts) % 3
+
+def test_ranks_are_told(tmp_path):
+    multiprocessing.spawn(raises, args=(str(tmp_path / "store"), next(attempts)), nprocs=2)
+"""
+
+
+def test_a_test_that_something_else_decides_is_flaky_and_has_no_token(run):
+    result = run(OUTSIDE, "--ddpsim", "--ddpsim-explore", "4", "--ddpsim-isolation", "thread")
+    result.assert_outcomes(failed=2)
+    lines = [line for line in result.outlines if line.startswith("  flaky: ")]
+    assert [line.endswith("so that something else decides  no token") for line in lines] == [True, True]
+    assert not [line for line in result.outlines if "--ddpsim-replay" in line]
+
+
 HAZARD = f"""{HEAD}
 class TestIt(Processes):
     def test_changes_a_tensor_in_flight(self):
