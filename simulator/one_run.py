@@ -120,13 +120,7 @@ def _run_attempts(plan: RunPlan, run: Callable[..., tuple[Result, _Earlier]], go
 
 
 def _run_kernel(
-    program: Any,
-    world_size: int,
-    plan: RunPlan,
-    policy: Policy,
-    budget: Budget | None,
-    earlier: _Earlier,
-    disks: Any,
+    program: Any, world_size: int, plan: RunPlan, policy: Policy, budget: Budget | None, earlier: _Earlier, disks: Any
 ) -> tuple[Result, _Earlier]:
     """Create the kernel (the scheduler's core), run the ranks under it, and return the result with its notes, and what
     it leaves for another attempt."""

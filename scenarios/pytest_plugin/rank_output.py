@@ -135,10 +135,7 @@ class RankSubtests:
             try:
                 yield
             except BaseException as error:
-                if isinstance(error, RankUnwound) or severity_of_error(error) in (
-                    Severity.RETURNS,
-                    Severity.LEAVES,
-                ):
+                if isinstance(error, RankUnwound) or severity_of_error(error) in (Severity.RETURNS, Severity.LEAVES):
                     leaving = error
                     _skip_unfinished_subtest()  # pytest would report it as a failure
                 self.failed += severity_of_error(error) is Severity.FAILS

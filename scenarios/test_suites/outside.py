@@ -13,10 +13,7 @@ from torch.distributed import distributed_c10d
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed
 from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.external_processes import (
-    ExternalProcesses,
-    detect_groups_in_new_pythons,
-)
+from ddpsim.simulator.rank_processes.external_processes import ExternalProcesses, detect_groups_in_new_pythons
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 

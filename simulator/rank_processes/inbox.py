@@ -33,13 +33,7 @@ from ddpsim.simulator.transport.payload import Payload
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
 """The type of a transport's function `move`, which moves the data of a call."""
 
-_WAITING = (
-    messages.SendRequest,
-    messages.SendReply,
-    messages.AwaitTurn,
-    messages.AskTaskNumber,
-    messages.WatchCall,
-)
+_WAITING = (messages.SendRequest, messages.SendReply, messages.AwaitTurn, messages.AskTaskNumber, messages.WatchCall)
 """The types of messages after which a rank waits for an answer."""
 
 
