@@ -13,6 +13,20 @@ MICRO_BATCHES = 3
 WINDOW = 2
 
 
+def train_in_windows(rank: int, *, syncs_last: bool) -> None:
+    """Step after each second micro-batch, and at the end."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(10, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for i in range(MICRO_BATCHES):
+        is_full, is_last = (i + 1) % WINDOW == 0, i == MICRO_BATCHES - 1
+        with nullcontext() if is_full or (is_last and syncs_last) else model.no_sync():
+            model(torch.randn(8, 10)).square().mean().backward()
+        if is_full or is_last:
+            optimizer.step()  # found here
+            optimizer.zero_grad()
+
+
 @scenario(
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["modelscope/FunASR#3472", "huggingface/picotron#5"],
@@ -24,32 +38,13 @@ def accumulation_window_off_by_one(rank: int) -> None:
     The loop synchronises by the micro-batch's number and steps at the end of the data as well. Real gloo: no error;
     the parameters differ after the last step.
     """
-    # Synchronise after each second micro-batch, step there and at the end.
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(10, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for i in range(MICRO_BATCHES):
-        is_full = (i + 1) % WINDOW == 0
-        with nullcontext() if is_full else model.no_sync():
-            model(torch.randn(8, 10)).square().mean().backward()
-        if is_full or i == MICRO_BATCHES - 1:
-            optimizer.step()  # found here
-            optimizer.zero_grad()
+    train_in_windows(rank, syncs_last=False)
 
 
 @repairs(accumulation_window_off_by_one)
 def accumulation_window_off_by_one_repaired(rank: int) -> None:
     """One condition decides when to synchronise and when to step."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(10, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for i in range(MICRO_BATCHES):
-        is_last_of_window = (i + 1) % WINDOW == 0 or i == MICRO_BATCHES - 1
-        with nullcontext() if is_last_of_window else model.no_sync():
-            model(torch.randn(8, 10)).square().mean().backward()
-        if is_last_of_window:
-            optimizer.step()
-            optimizer.zero_grad()
+    train_in_windows(rank, syncs_last=True)
 
 
 class Branches(nn.Module):

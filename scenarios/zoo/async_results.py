@@ -88,6 +88,20 @@ def async_result_never_waited_for_repaired(rank: int) -> None:
         work.wait()
 
 
+def step_by_all_losses(rank: int, *, waits: bool) -> None:
+    """Train one step, the slower the larger the losses of all ranks are."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(10, 1))
+    loss = model(torch.full((8, 10), rank + 1.0)).square().mean()
+    loss.backward()
+    total = loss.detach().clone()
+    work = dist.all_reduce(total, async_op=True)
+    if waits:
+        work.wait()
+    torch.optim.SGD(model.parameters(), lr=0.1 / (1.0 + total.item())).step()  # found here
+    work.wait()
+
+
 @scenario(
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=every_rank),
     reports=["NVIDIA/physicsnemo#1761"],
@@ -99,25 +113,10 @@ def async_result_read_before_wait(rank: int) -> None:
     What the tensor holds between launch and wait depends on which rank came last. On real gloo it is the old value
     at first and the new one later.
     """
-    # Train one step, the slower the larger the losses of all ranks are.
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(10, 1))
-    loss = model(torch.full((8, 10), rank + 1.0)).square().mean()
-    loss.backward()
-    total = loss.detach().clone()
-    work = dist.all_reduce(total, async_op=True)
-    torch.optim.SGD(model.parameters(), lr=0.1 / (1.0 + total.item())).step()  # found here
-    work.wait()
+    step_by_all_losses(rank, waits=False)
 
 
 @repairs(async_result_read_before_wait)
 def async_result_read_before_wait_repaired(rank: int) -> None:
     """The rank waits before it reads."""
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(10, 1))
-    loss = model(torch.full((8, 10), rank + 1.0)).square().mean()
-    loss.backward()
-    total = loss.detach().clone()
-    work = dist.all_reduce(total, async_op=True)
-    work.wait()
-    torch.optim.SGD(model.parameters(), lr=0.1 / (1.0 + total.item())).step()
+    step_by_all_losses(rank, waits=True)

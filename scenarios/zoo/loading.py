@@ -61,6 +61,19 @@ def load_momentum(optimizer: torch.optim.Optimizer) -> None:
     optimizer.load_state_dict(state)
 
 
+def train_with_momentum(rank: int, *, loads: bool) -> None:
+    """Two steps after the momentum was loaded, or was not."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(10, 1, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if loads:
+        load_momentum(optimizer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(8, 10)).square().mean().backward()
+        optimizer.step()  # found here
+
+
 @scenario(
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=odd_one_out(0)),
     reports=["vllm-project/speculators#926"],
@@ -72,29 +85,13 @@ def momentum_loaded_on_rank0(rank: int) -> None:
     No wrapper synchronises an optimizer's state. Real gloo: no error; the replicas differ from the first step on,
     though parameters were equal when training went on.
     """
-    # Load the weights before wrapping, which sends them, and the optimizer on rank 0.
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(10, 1, bias=False))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    if rank == 0:
-        load_momentum(optimizer)
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(torch.randn(8, 10)).square().mean().backward()
-        optimizer.step()  # found here
+    train_with_momentum(rank, loads=rank == 0)
 
 
 @repairs(momentum_loaded_on_rank0)
 def momentum_loaded_on_rank0_repaired(rank: int) -> None:
     """Every rank loads the optimizer."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(10, 1, bias=False))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    load_momentum(optimizer)
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(torch.randn(8, 10)).square().mean().backward()
-        optimizer.step()
+    train_with_momentum(rank, loads=True)
 
 
 def checkpoint() -> dict[str, torch.Tensor]:

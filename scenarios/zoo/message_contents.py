@@ -86,6 +86,18 @@ def trained_alone(world_size: int) -> Snapshot:
     return snapshot(trained())
 
 
+def copy_layers(rank: int, first_tag: int, second_tag: int) -> Snapshot:
+    """Copy two layers from rank 0 to rank 1, which asks for the second one first."""
+    model = trained()
+    first, second = (weight.detach() for weight in model.parameters())
+    how, other = (dist.isend, 1) if rank == 0 else (dist.irecv, 0)
+    copy = [dist.P2POp(how, first, other, tag=first_tag), dist.P2POp(how, second, other, tag=second_tag)]
+    in_order = copy if rank == 0 else copy[::-1]
+    for work in dist.batch_isend_irecv(in_order) if rank < 2 else []:  # found here
+        work.wait()
+    return snapshot(model)
+
+
 @scenario(
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=1),
     reports=["ByteDance-Seed/VeOmni#1085", "pytorch/pytorch#94819"],
@@ -98,30 +110,13 @@ def messages_with_one_tag_reordered(rank: int) -> Snapshot:
     Messages between two ranks meet in the order in which they are sent, unless tags distinguish them. Real gloo
     exchanges the values without a word, so only a comparison with what they should be shows it.
     """
-    # Copy two layers from rank 0 to rank 1, which asks for the second one first.
-    model = trained()
-    first, second = (weight.detach() for weight in model.parameters())
-    if rank == 0:
-        copy = [dist.P2POp(dist.isend, first, 1), dist.P2POp(dist.isend, second, 1)]
-    else:
-        copy = [dist.P2POp(dist.irecv, second, 0), dist.P2POp(dist.irecv, first, 0)]
-    for work in dist.batch_isend_irecv(copy) if rank < 2 else []:  # found here
-        work.wait()
-    return snapshot(model)
+    return copy_layers(rank, 0, 0)
 
 
 @repairs(messages_with_one_tag_reordered)
 def messages_with_one_tag_reordered_repaired(rank: int) -> Snapshot:
     """Each layer has a tag of its own; under NCCL, which knows no tags, receive in the order of the sends."""
-    model = trained()
-    first, second = (weight.detach() for weight in model.parameters())
-    if rank == 0:
-        copy = [dist.P2POp(dist.isend, first, 1, tag=1), dist.P2POp(dist.isend, second, 1, tag=2)]
-    else:
-        copy = [dist.P2POp(dist.irecv, second, 0, tag=2), dist.P2POp(dist.irecv, first, 0, tag=1)]
-    for work in dist.batch_isend_irecv(copy) if rank < 2 else []:
-        work.wait()
-    return snapshot(model)
+    return copy_layers(rank, 1, 2)
 
 
 def results_in_order(world_size: int) -> Snapshot:

@@ -21,23 +21,6 @@ def may_step(rank: int, step: int, *, agrees: bool) -> bool:
     return not found
 
 
-def share_metrics(rank: int, *, agrees: bool) -> None:
-    """Four iterations, with a metric after every second step."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    steps = 0
-    for iteration in range(4):
-        optimizer.zero_grad()
-        loss = model(torch.randn(8, 4)).square().mean()
-        loss.backward()  # found here
-        if may_step(rank, iteration, agrees=agrees):
-            optimizer.step()
-            steps += 1
-            if steps % 2 == 0:
-                dist.all_reduce(loss.detach())  # found here
-
-
 @scenario(
     expected=finds(Code.MISMATCH_SHAPE, ranks=odd_one_out(1)),
     reports=["dylanyunlon/Neuron_SP#2"],
@@ -49,13 +32,39 @@ def collective_gated_by_step_count(rank: int) -> None:
     It continues with its next backward where the others share theirs, so a bucket meets a metric. Real gloo aborts
     a process over such sizes.
     """
-    share_metrics(rank, agrees=False)
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = 0
+    for iteration in range(4):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()  # found here
+        if found_inf(rank, iteration):
+            continue
+        optimizer.step()
+        steps += 1
+        if steps % 2 == 0:
+            dist.all_reduce(loss.detach())  # found here
 
 
 @repairs(collective_gated_by_step_count)
 def collective_gated_by_step_count_repaired(rank: int) -> None:
     """If any rank finds one, all skip, and so all counts are equal."""
-    share_metrics(rank, agrees=True)
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = 0
+    for iteration in range(4):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        if not may_step(rank, iteration, agrees=True):
+            continue
+        optimizer.step()
+        steps += 1
+        if steps % 2 == 0:
+            dist.all_reduce(loss.detach())
 
 
 def train_with_scale(rank: int, scale: float) -> None:

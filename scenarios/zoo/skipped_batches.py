@@ -112,6 +112,22 @@ def batch(rank: int, step: int) -> Tensor:
     return samples * float("nan") if rank == 1 and step == 2 else samples
 
 
+def train_on_numbers(rank: int, *, agrees: bool) -> None:
+    """Train on 5 batches, without those that give no number."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(10, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        loss = model(batch(rank, step)).square().mean()
+        is_valid = torch.tensor(int(not torch.isnan(loss)))
+        if agrees:
+            dist.all_reduce(is_valid, op=dist.ReduceOp.MIN)
+        if is_valid:
+            optimizer.zero_grad()
+            loss.backward()  # found here
+            optimizer.step()
+
+
 @scenario(
     expected=finds(Code.MISMATCH_ORIGIN, ranks=odd_one_out(1)),
     reports=[
@@ -129,33 +145,13 @@ def nan_skip_on_one_rank(rank: int) -> None:
     Reductions pair by their order, so the next batch of that rank goes with the skipped one of the others. Gloo
     adds them up without a word; only in the last step the others wait for a rank that is done.
     """
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(10, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(5):
-        loss = model(batch(rank, step)).square().mean()
-        if torch.isnan(loss):
-            continue
-        optimizer.zero_grad()
-        loss.backward()  # found here
-        optimizer.step()
+    train_on_numbers(rank, agrees=False)
 
 
 @repairs(nan_skip_on_one_rank)
 def nan_skip_on_one_rank_repaired(rank: int) -> None:
     """The ranks agree: if the loss of one of them is no number, all skip the batch."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(10, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(5):
-        loss = model(batch(rank, step)).square().mean()
-        is_valid = torch.tensor(int(not torch.isnan(loss)))
-        dist.all_reduce(is_valid, op=dist.ReduceOp.MIN)
-        if not is_valid:
-            continue
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    train_on_numbers(rank, agrees=True)
 
 
 def network() -> torch.nn.Module:

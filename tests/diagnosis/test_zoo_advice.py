@@ -21,7 +21,7 @@ CAUSES = {
     "allreduce-numel-differs": (Cause.OTHER_ARGUMENT, {"field": "shape"}),
     "async-result-read-before-wait": (
         Cause.READ_BEFORE_WAIT,
-        {"fact": f"all_reduce #4 ({marked_line('async-result-read-before-wait', 1)})"},
+        {"fact": f"all_reduce #4 ({marked_line('async-result-read-before-wait', 3)})"},
     ),
     "average-copied-back-on-one-rank": (Cause.CHANGED_BETWEEN_STEPS, {}),
     "buffers-not-synchronised-at-wrap": (Cause.BUFFERS_NOT_SYNCHRONISED, {}),
