@@ -190,7 +190,7 @@ def _row_of_main_thread(snapshot: Snapshot, rank: RankSnapshot) -> TableRow:
 def _describe_wait(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
     """Return text on what a thread waits for, at which line, and which ranks have not made the call."""
     if isinstance(wait, StoreWait):
-        return f"waits for {wait}", str(wait.site), "no rank sets " + ("it" if len(wait.keys) == 1 else "them")
+        return f"waits for {wait}", str(wait.site), "no rank has set " + ("it" if len(wait.keys) == 1 else "them")
     if isinstance(wait, (LockWait, ThreadWait)):
         return describe_thread_wait(snapshot, rank, number, wait)
     if isinstance(wait, OutsideWait):

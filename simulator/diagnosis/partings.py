@@ -257,7 +257,8 @@ def _advise_branch(
     own = {rank: each.mine[: each.at[0]] for rank, each in found.items()}
     last_steps, same_rounds = (_steps_at(last, ways, each, parting.other[:j]) for each in (own, {}))
     values = list(_differing({rank: step.values or () for rank, step in last_steps.items()}))
-    rounds = list(_differing({rank: step.round for rank, step in same_rounds.items()}, "was"))
+    number = sum(_key(step) == _key(last) for step in parting.other[:j])
+    rounds = list(_differing({rank: step.round for rank, step in same_rounds.items()}, "was")) if number > 1 else []
     sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
     is_told = any(isinstance(line, LabelledLine) and line.text.startswith("a tie") for line in finding.lines)
