@@ -15,7 +15,7 @@ from ddpsim import Code, Finding, Result, Schedule, UsageError
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.pytest_plugin.crashes import check_crashes
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
-from ddpsim.simulator.crashing import runs
+from ddpsim.simulator.crashing import runs, sweep
 from ddpsim.simulator.crashing.judging import first_difference, has_resumed, judge, other_loss
 from ddpsim.simulator.crashing.points import points_of
 from ddpsim.simulator.crashing.sweep import crash
@@ -309,10 +309,10 @@ def test_a_checkpoint_that_is_written_in_place(tmp_path, monkeypatch, capsys):
     assert main(words) == 1
     assert "attempt 2, the last" in capsys.readouterr().out
     os.remove("last.pt")
-    sweep = crash(["train.py", "in_place"], 2, seconds=300)
-    assert {bad.code for bad in sweep.bad} == {CrashCode.HALF_CHECKPOINT, CrashCode.LOST_CHECKPOINT}
-    assert sweep.tried == sweep.differing < sweep.possible
-    assert re.search(r"the disk is full as rank 0 writes last.pt at train.py:\d+", sweep.bad[0].point.text)
+    swept = crash(["train.py", "in_place"], 2, seconds=300)
+    assert {bad.code for bad in swept.bad} == {CrashCode.HALF_CHECKPOINT, CrashCode.LOST_CHECKPOINT}
+    assert swept.tried == swept.differing < swept.possible
+    assert re.search(r"the disk is full as rank 0 writes last.pt at train.py:\d+", swept.bad[0].point.text)
 
 
 @pytest.mark.tier("ci")
@@ -321,6 +321,20 @@ def test_a_program_whose_run_takes_longer_than_a_minute(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "_RUN_SECONDS", 0.01)
     Path("train.py").write_text("open('ckpt', 'w').close()\n")
     assert crash(["train.py"], 1, seconds=60).tried
+
+
+def ends_at_once(*_):
+    os._exit(9)
+
+
+@pytest.mark.tier("ci")
+def test_points_of_a_process_that_was_killed_are_tried_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "_try_elsewhere", ends_at_once)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    Path("train.py").write_text("for number in range(4):\n    open(f'ckpt{number}', 'w').close()\n")
+    swept = crash(["train.py"], 1, seconds=300)
+    assert swept.tried == swept.differing >= sweep._FEWEST_POINTS
 
 
 @pytest.mark.tier("ci")

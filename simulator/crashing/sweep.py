@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -118,8 +118,11 @@ def _try_on_all_cores(
             tried.append(each)
             done = min(len(tried) * cores, len(share.points))
             on_progress = report_progress(on_progress, (done, len(share.points)))
-        for other in coming:
-            tried += other.result()
+        for number, other in enumerate(coming, 1):
+            try:
+                tried += other.result()
+            except BrokenExecutor:  # the system has killed it, as where memory is short: what it tried is lost
+                tried += share.try_points(runs, number, cores)
     return tried
 
 
