@@ -274,7 +274,8 @@ def test_a_wait_for_several_keys_tells_those_that_nobody_has_set_by_now():
     (finding,) = simulate(sets_some, 2).findings
     missing = "store keys 'default_pg/0/b', 'default_pg/0/d'"
     for rank in (0, 1):
-        assert re.search(rf"  rank {rank}  waits for {missing}  test_store.py:\d+  no rank has set them\n", finding.text)
+        told = rf"  rank {rank}  waits for {missing}  test_store.py:\d+  no rank has set them\n"
+        assert re.search(told, finding.text)
     (finding,) = simulate(partial(sets_some, late="abc"), 2).findings
     assert finding.text.count("waits for store key 'default_pg/0/d'") == 2
     assert finding.text.count("no rank has set it\n") == 2
