@@ -7,8 +7,9 @@ another order than one rank, which is a few such units; so up to `_EQUAL` units 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import zip_longest
 from statistics import median
 from typing import NamedTuple
 
@@ -118,6 +119,18 @@ class StepSides(NamedTuple):
     twin: Sequence[RecordedStep]
 
 
+def drop_computed_inputs(sides: StepSides) -> None:
+    """Leave out the inputs that are no samples, such as a state from the step before: rounding moves them."""
+    runs = ([each.value.totals if each.value else [] for each in steps[0].of_kind(Kind.SAMPLES)] for steps in sides[1:])
+    pairs = [zip_longest(*each) for each in zip(*runs, strict=False)]
+    moved = [{i for i, (one, other) in enumerate(each) if one != other} for each in pairs]
+    for step in (step for steps in sides for step in steps):
+        numbers = [i for i, each in enumerate(step.entries) if each.kind is Kind.SAMPLES]
+        for i, those in zip(numbers, moved, strict=False):
+            each = step.entries[i]
+            step.entries[i] = each._replace(value=each.value and each.value.without(those))
+
+
 class StepComparer:
     """Compares the steps of two trainings, one after another."""
 
@@ -136,13 +149,12 @@ class StepComparer:
         self.alignment.add_starts(sides.ranks, sides.reference)
         entries = [each for steps in sides for step in steps for each in step.entries]
         self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
-        computed = _computed_inputs(sides)
         holders = {
             rank for rank, _, _ in self._places_of(self.alignment.first)
         }  # the others get the outputs of a stage before them
-        whole = [_samples_of(step, computed) for step in sides.reference]
+        whole = [_samples_of(step) for step in sides.reference]
         forms = {each.form for own in whole for _, each in own}
-        of_ranks = {rank: _samples_of(step, computed) for rank, step in enumerate(sides.ranks) if rank in holders}
+        of_ranks = {rank: _samples_of(step) for rank, step in enumerate(sides.ranks) if rank in holders}
         of_ranks = {rank: own for rank, own in of_ranks.items() if not own or {each.form for _, each in own} & forms}
         given = list(of_ranks.values())
         samples, expected = ([_rows_of(own) for own in side] for side in (given, whole))
@@ -204,14 +216,13 @@ class StepComparer:
                         yield _Pair(key[0], rank, value[kept], one, _size(whole - moved))
 
     def _losses(self, sides: StepSides) -> Iterator[Row]:
-        """Yield the losses: the mean over ranks or samples, or their sum, has to be the loss of one rank."""
-        reference, twin = ([each.value for each in steps[0].of_kind(Kind.LOSS)] for steps in sides[1:])
-        ranks = [[each.value for each in step.of_kind(Kind.LOSS)] for step in sides.ranks]
-        if len(sides.reference) != 1 or len(reference) != len(twin) or {len(each) for each in ranks} != {len(twin)}:
+        """Yield the losses of a step: the mean over ranks or samples, or their sum, has to be that of one rank."""
+        ranks, reference, twin = ([_losses_of(step) for step in steps] for steps in sides)
+        if len(reference) != 1 or any(each.keys() != reference[0].keys() for each in (*ranks, *twin)):
             return
-        sites = [each.name for each in sides.reference[0].of_kind(Kind.LOSS)]
         counts = [sum(len(each.value.rows) for each in own.of_kind(Kind.SAMPLES) if each.value) for own in sides.ranks]
-        for site, one, moved, values in zip(sites, reference, twin, zip(*ranks, strict=True), strict=True):
+        for site, one in reference[0].items():
+            moved, values = twin[0][site], [each[site] for each in ranks]
             means = [np.mean(values), np.sum(values), np.average(values, weights=counts if any(counts) else None)]
             near = min(means, key=lambda value: abs(value - one))
             (row,) = self._rows(Kind.LOSS, [_Pair(site, 0, np.array(near), np.array(one), abs(one - moved))])
@@ -371,15 +382,8 @@ def _size(values: Array) -> float:
     return float(np.linalg.norm(np.ravel(values)))
 
 
-def _computed_inputs(sides: StepSides) -> set[int]:
-    """Return the numbers of those forwards whose inputs are no samples: rounding moves them."""
-    runs = [[each.value for each in steps[0].of_kind(Kind.SAMPLES)] for steps in sides[1:]]
-    return {number for number, (one, other) in enumerate(zip(*runs, strict=False)) if one != other}
-
-
-def _samples_of(step: RecordedStep, computed: Collection[int]) -> list[tuple[str, Inputs]]:
-    given = [each for number, each in enumerate(step.of_kind(Kind.SAMPLES)) if number not in computed]
-    return [(each.name, each.value) for each in given if each.value is not None]
+def _samples_of(step: RecordedStep) -> list[tuple[str, Inputs]]:
+    return [(each.name, each.value) for each in step.of_kind(Kind.SAMPLES) if each.value and each.value.totals]
 
 
 def _rows_of(given: Iterable[tuple[str, Inputs]]) -> set[tuple[str, bytes]]:
@@ -443,6 +447,14 @@ def _forwards_of(step: RecordedStep) -> list[_Forward]:
             forwards.append((samples, outputs))
             outputs = {}
     return forwards
+
+
+def _losses_of(step: RecordedStep) -> dict[str, float]:
+    """Return the sum of the losses by line: ranks may share a step's micro-batches otherwise than one rank."""
+    found: dict[str, float] = {}
+    for each in step.of_kind(Kind.LOSS):
+        found[each.name] = found.get(each.name, 0.0) + each.value
+    return found
 
 
 def _array_of(entry: Entry) -> Array:

@@ -178,12 +178,14 @@ def _cause_of_loss(row: Row, step: StepComparison, sides: StepSides, losses: Col
     what += "the ranks' losses do not add up to that of all samples"
     counts = {sum(len(each.value.rows) for each in own.of_kind(Kind.SAMPLES) if each.value) for own in sides.ranks}
     if row.name in losses and len(counts) == 1:
-        return f"{what}, which they do in steps before: as of a value that each rank keeps between steps for itself"
-    return (
-        f"{what}, as where each divides by its own count, or compares its own samples only"
-        if has_same_outputs
-        else what
-    )
+        return f"{what}, which they do in steps before: {_FROM_STEPS}"
+    return f"{what}, {_OWN_PART}" if has_same_outputs else what
+
+
+_FROM_STEPS = "as of a value that each rank keeps between steps for itself, or of a number that grows with the ranks"
+_OWN_PART = (
+    "as where each divides by its own count, compares its own samples only, or scales a term by the number of ranks"
+)
 
 
 def _cause_of_factors_by_rank(rows: Sequence[Row]) -> str:

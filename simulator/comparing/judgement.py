@@ -9,7 +9,15 @@ from typing import Any, cast
 import numpy as np
 
 from ddpsim.simulator.comparing.alignment import OTHER_START
-from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparer, StepComparison, StepSides
+from ddpsim.simulator.comparing.comparison import (
+    TOLD,
+    Answer,
+    Row,
+    StepComparer,
+    StepComparison,
+    StepSides,
+    drop_computed_inputs,
+)
 from ddpsim.simulator.comparing.explanation import OWN, describe_difference, named
 from ddpsim.simulator.comparing.records import COPIES, UNNAMED, Kind, RecordedStep, read_steps
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
@@ -110,6 +118,7 @@ def judge_records(
             ends = _unequal_ends(number, steps_of_runs[0], sizes, written)
             break
         sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in steps_of_runs))
+        drop_computed_inputs(sides)
         if not all(step.is_whole for steps in sides for step in steps):
             left_out = 1
             ends = "" if number else "the first step was not recorded whole: a rank records at most 512 MiB"
@@ -218,10 +227,8 @@ def _judge_step(
     if other := _other_start(comparer, sides):
         advice = LabelledLine("do", "send it from one rank to the others before the first step")
         return Comparison(Answer.DIFFERENT, f"step {number}: {other}", lines=(advice,))
-    again = [
-        (one, other) for own, moved in zip(*samples[1:], strict=True) for one, other in zip(own, moved, strict=False)
-    ]
-    if again and all(one != other for one, other in again):  # what a model computes from others differs, too
+    again = [each for own in samples[1] for each in own if each]
+    if again and not any(each.totals for each in again):  # what a model computes from others differs, too
         line = f"the reference is not the same when it runs again: other samples at step {number}"
         return Comparison(Answer.UNKNOWN, line)
     if others := {key: why for key, why in comparer.alignment.missing.items() if why == OTHER_START}:

@@ -25,6 +25,7 @@ from ddpsim.simulator.comparing.batches import BatchRecords
 from ddpsim.simulator.comparing.records import (
     BY_HAND,
     COPIES,
+    DIGEST_BYTES,
     UNNAMED,
     Entry,
     Inputs,
@@ -444,10 +445,11 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 def _inputs_of(tensors: Sequence[Tensor]) -> Inputs:
     arrays = [_array(each) for each in tensors if each.dim()]
     rows = [each for each in arrays if len(each) == len(arrays[0])]
-    digests = [_digest([row[number] for row in rows]) for number in range(len(rows[0]) if rows else 0)]
+    digests = [b"".join(_digest([row[number]]) for row in rows) for number in range(len(rows[0]) if rows else 0)]
+    columns = [i for i, each in enumerate(arrays) if len(each) == len(arrays[0])]
     form = (str(arrays[0].dtype), arrays[0].ndim) if arrays else ("", 0)
     in_order = [each.dtype.kind == "i" and bool((np.diff(each) > 0).all()) and each.size > 1 for each in arrays]
-    return Inputs(digests, [_total(each) for each in arrays], form, in_order)
+    return Inputs(digests, [_total(each) for each in arrays], form, in_order, columns)
 
 
 def _total(values: Any) -> tuple[int, int]:
@@ -459,7 +461,7 @@ def _total(values: Any) -> tuple[int, int]:
 
 
 def _digest(values: Iterable[Any]) -> bytes:
-    hashed = blake2b(digest_size=8)
+    hashed = blake2b(digest_size=DIGEST_BYTES)
     for each in values:
         hashed.update(np.ascontiguousarray(each).tobytes())
     return hashed.digest()

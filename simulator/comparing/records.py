@@ -5,7 +5,7 @@ would write more stops recording, and the answer says how many steps were compar
 """
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 MOST_BYTES = 1 << 29
+DIGEST_BYTES = 8
 COPIES = (
     "optimizers step copies of parameters: the models' own are compared when they run next, so not after the last step"
 )
@@ -81,13 +82,23 @@ class Inputs(NamedTuple):
     """The tensors that a model gets in a forward."""
 
     rows: list[bytes]
-    """A digest of each sample: of its row in all tensors that have as many rows as the first one."""
+    """A digest of each sample: those of its row in all tensors that have as many rows as the first one, joined."""
     totals: list[tuple[int, int]]
     """For each tensor a sum over its elements that no order or splitting changes, and their number."""
     form: tuple[str, int]
     """The type of the first tensor and its number of dimensions, which the outputs of a stage before do not have."""
     in_order: list[bool]
     """For each tensor whether it holds whole numbers in order, as positions are."""
+    columns: list[int]
+    """The numbers of the tensors with rows."""
+
+    def without(self, moved: Container[int]) -> "Inputs":
+        """Return the inputs without these tensors, and none if the first tensor is one of them."""
+        kept = [i for i in range(len(self.totals)) if i not in moved and 0 not in moved]
+        parts = [k * DIGEST_BYTES for k, i in enumerate(self.columns) if i in kept]
+        rows = [b"".join(row[at : at + DIGEST_BYTES] for at in parts) for row in self.rows if parts]
+        totals, in_order = [self.totals[i] for i in kept], [self.in_order[i] for i in kept]
+        return self._replace(rows=rows, totals=totals, in_order=in_order)
 
 
 class Entry(NamedTuple):
