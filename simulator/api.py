@@ -241,10 +241,11 @@ def compare(
     """Run `program` on `world_size` ranks and on `against` ranks, as it is, and say whether both are one training.
 
     The data loaders of the second run, the reference, give at each batch what all ranks of the first read. `against`
-    may also be arguments, as one text or a list: the reference then runs on as many ranks, with these after the
-    program's own. The first `steps` optimizer steps are compared, up to what rounding alone moves, which a third run
-    shows: the reference with parameters and inputs moved by one rounding. Dropout is off, and BatchNorm that is not
-    synchronised uses its running statistics; the answer says so. The other options are those of `simulate`.
+    may also be arguments, as one text or a list: the reference then gets them after the program's own, on as many ranks
+    or on the number that stands before them. The first `steps` optimizer steps are compared, up to what rounding alone
+    moves, which a third run shows: the reference with parameters and inputs moved by one rounding. Dropout is off, and
+    BatchNorm that is not synchronised uses its running statistics; the answer says so. The other options are those of
+    `simulate`.
 
     Raises UsageError as `simulate` does.
     """
@@ -268,13 +269,12 @@ def _reference_of(program: Any, world_size: int, against: Any) -> tuple[Any, int
             raise UsageError(f"against is {against}, expected 1 to {world_size}, the number of ranks: correct it")
         return program, against, count_with_noun(against, "rank")
     words = shlex.split(against) if isinstance(against, str) else list(against)
+    has_size = bool(words) and words[0].isdecimal()
+    size = _reference_of(program, world_size, int(words.pop(0)))[1] if has_size else world_size
     if not isinstance(program, Script):
         raise UsageError(f"against is {against!r}, arguments, but only a program takes some: give a number of ranks")
-    return (
-        replace(program, command=(*program.command, *words)),
-        world_size,
-        f"{shlex.join(words)} on {world_size} ranks",
-    )
+    what = f"{shlex.join(words)} on {count_with_noun(size, 'rank')}"
+    return replace(program, command=(*program.command, *words)), size, what
 
 
 def make_plan(

@@ -27,7 +27,7 @@ def compare(
         str,
         typer.Option(
             metavar="M|ARGUMENTS",
-            help="The reference: its number of ranks, or arguments that it gets after the program's own.",
+            help="The reference: its number of ranks, arguments that it gets after the program's own, or both.",
         ),
     ] = "1",
     optimizer_steps: Annotated[int, typer.Option(help="Compare so many optimizer steps, the first ones.")] = 20,

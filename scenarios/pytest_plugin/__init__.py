@@ -18,10 +18,9 @@ from ddpsim.scenarios.pytest_plugin.collecting import (
     pytest_generate_tests,
     pytest_pycollect_makeitem,
 )
-from ddpsim.scenarios.pytest_plugin.compares import COMPARES, COMPARES_DESCRIPTION, check_same_training
-from ddpsim.scenarios.pytest_plugin.crashes import CRASHES, CRASHES_DESCRIPTION, check_crashes
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, pytest_fixture_setup, rank, world_size
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, default_time_limit
+from ddpsim.scenarios.pytest_plugin.programs import CHECKS, check_programs
 from ddpsim.scenarios.pytest_plugin.scenario_files import pytest_collect_file
 from ddpsim.simulator.policies.named import DRAWING, RUNNING, join_names, uses_seed
 
@@ -88,7 +87,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and refuse wrong options before anything runs."""
-    for description in (DESCRIPTION, CRASHES_DESCRIPTION, COMPARES_DESCRIPTION):
+    for description in (DESCRIPTION, *CHECKS):
         config.addinivalue_line("markers", description)
     if config.getoption("ddpsim") or config.getoption("ddpsim_ranks"):
         config.pluginmanager.import_plugin("ddpsim.scenarios.test_suites.plugin")
@@ -148,10 +147,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Check what markers `crashes` and `compares` name, and run a test marked `ranks` on its ranks. Leave other tests
     to pytest."""
     __tracebackhide__ = True
-    for mark in pyfuncitem.iter_markers(CRASHES):
-        check_crashes(*mark.args, **mark.kwargs)
-    for mark in pyfuncitem.iter_markers(COMPARES):
-        check_same_training(*mark.args, **mark.kwargs)
+    check_programs(pyfuncitem)
     if OPTIONS_KEY not in pyfuncitem.stash:
         return None
     from ddpsim.scenarios.pytest_plugin.running import run_marked_test

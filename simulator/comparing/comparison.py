@@ -84,6 +84,8 @@ class StepComparison(NamedTuple):
     """The ranks that get samples, those with the same ones together."""
     draws: str
     """The line before which random numbers were drawn in training; "" if there were none."""
+    earlier_losses: frozenset[str]
+    """The lines of losses that were compared in steps before."""
 
     @property
     def answer(self) -> Answer:
@@ -119,7 +121,7 @@ class StepSides(NamedTuple):
     twin: Sequence[RecordedStep]
 
 
-def drop_computed_inputs(sides: StepSides) -> None:
+def _drop_computed_inputs(sides: StepSides) -> None:
     """Leave out the inputs that are no samples, such as a state from the step before: rounding moves them."""
     runs = ([each.value.totals if each.value else [] for each in steps[0].of_kind(Kind.SAMPLES)] for steps in sides[1:])
     pairs = [zip_longest(*each) for each in zip(*runs, strict=False)]
@@ -138,6 +140,7 @@ class StepComparer:
         """`rounding` is that of the coarsest type that the ranks send."""
         self.alignment = Alignment()
         self.rounding = rounding
+        self._losses_seen: frozenset[str] = frozenset()
         self.unstepped: dict[str, None] = {}
         """The parameters that were compared only on the ranks with a gradient, as other ranks do not step them."""
         self._weak: dict[str, Array] = {}
@@ -146,6 +149,7 @@ class StepComparer:
 
     def compare_step(self, sides: StepSides) -> StepComparison:
         """Compare the next step."""
+        _drop_computed_inputs(sides)
         self.alignment.add_starts(sides.ranks, sides.reference)
         entries = [each for steps in sides for step in steps for each in step.entries]
         self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
@@ -180,7 +184,9 @@ class StepComparer:
         groups: dict[frozenset[tuple[str, bytes]], list[int]] = {}
         for rank, own in zip(of_ranks, samples, strict=True):
             groups.setdefault(frozenset(own), []).append(rank)
-        return StepComparison(rows, has_same_samples, list(groups.values()) if all(groups) else (), draws)
+        seen, those = self._losses_seen, (row.name for row in rows if row.kind is Kind.LOSS)
+        self._losses_seen = seen.union(those)
+        return StepComparison(rows, has_same_samples, list(groups.values()) if all(groups) else (), draws, seen)
 
     # --- parts of a step ----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Words for the first tensor that differs: which one, on which ranks, by which factor, and what that says of the
 reductions."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,11 @@ def _shared_factors(step: StepComparison) -> dict[int, float]:
 
 
 def describe_difference(
-    step: StepComparison, sides: StepSides, alignment: Alignment, calls: Sequence[str], losses: Collection[str] = ()
+    step: StepComparison, sides: StepSides, alignment: Alignment, calls: Sequence[str]
 ) -> tuple[Row, str, dict[str, str]]:
     """Return the first row of a step that differs, its line, and what there is to say of it by label.
 
-    `calls` are those that the program made in the step, and `losses` the names of losses that were the same before.
+    `calls` are those that the program made in the step.
     """
     row, size = first_row(step), len(sides.ranks)
     rows = [each for each in step.rows if each.kind is row.kind and each.answer is Answer.DIFFERENT]
@@ -83,7 +83,7 @@ def describe_difference(
     by = "is not that of the reference" if row.kind is Kind.INPUT else by
     by = "is not zero, as on the reference" if row.tolerance > 1 and factor is None else by
     by += f", where others on rank {row.rank} are x {shared:.5g}" if shared is not None else ""
-    cause, advice = _cause(row, step, factor, sides, alignment, calls, losses)
+    cause, advice = _cause(row, step, factor, sides, alignment, calls)
     names: dict[Kind, dict[str, None]] = {}
     for each in step.rows:
         if each.answer is Answer.DIFFERENT and (each.kind, each.name) != (row.kind, row.name):
@@ -105,7 +105,6 @@ def _cause(
     sides: StepSides,
     alignment: Alignment,
     calls: Sequence[str],
-    losses: Collection[str],
 ) -> tuple[str, str]:
     """Return what is known of the cause, and what to do; "" for what is not known."""
     size, near = len(sides.ranks), max(_CLOSE, row.tolerance)
@@ -133,7 +132,7 @@ def _cause(
             return "the outputs are the same, but the loss is scaled by the number of ranks, and so all gradients", ""
         return "", ""
     if row.kind is Kind.LOSS:
-        return _cause_of_loss(row, step, sides, losses), ""
+        return _cause_of_loss(row, step, sides), ""
     if row.kind is Kind.NORM:
         if not step.is_all_same(Kind.UNCLIPPED):
             return "", ""
@@ -170,14 +169,14 @@ def _gradients_before(row: Row, step: StepComparison) -> str:
     return f"the gradients that backward gives before it are the same: {join_names(names, 3)}" if is_same else ""
 
 
-def _cause_of_loss(row: Row, step: StepComparison, sides: StepSides, losses: Collection[str]) -> str:
+def _cause_of_loss(row: Row, step: StepComparison, sides: StepSides) -> str:
     has_same_outputs = step.is_all_same(Kind.OUTPUT)
     what = "the outputs are the same, and " if has_same_outputs else ""
     if step.has_equal_ranks:
         return f"{what}each rank gets all samples, but has not the loss of one rank"
     what += "the ranks' losses do not add up to that of all samples"
     counts = {sum(len(each.value.rows) for each in own.of_kind(Kind.SAMPLES) if each.value) for own in sides.ranks}
-    if row.name in losses and len(counts) == 1:
+    if row.name in step.earlier_losses and len(counts) == 1:
         return f"{what}, which they do in steps before: {_FROM_STEPS}"
     return f"{what}, {_OWN_PART}" if has_same_outputs else what
 

@@ -1,6 +1,6 @@
 """Whether two recorded trainings are the same, and the first tensor in which they are not: a value with its text."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -9,15 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from ddpsim.simulator.comparing.alignment import OTHER_START
-from ddpsim.simulator.comparing.comparison import (
-    TOLD,
-    Answer,
-    Row,
-    StepComparer,
-    StepComparison,
-    StepSides,
-    drop_computed_inputs,
-)
+from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparer, StepComparison, StepSides
 from ddpsim.simulator.comparing.explanation import OWN, describe_difference, named
 from ddpsim.simulator.comparing.records import COPIES, UNNAMED, Kind, RecordedStep, read_steps
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
@@ -118,7 +110,6 @@ def judge_records(
             ends = _unequal_ends(number, steps_of_runs[0], sizes, written)
             break
         sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in steps_of_runs))
-        drop_computed_inputs(sides)
         if not all(step.is_whole for steps in sides for step in steps):
             left_out = 1
             ends = "" if number else "the first step was not recorded whole: a rank records at most 512 MiB"
@@ -135,8 +126,7 @@ def judge_records(
                 )
                 found = replace(found, answer=Answer.UNKNOWN, line=line, lines=())
             return found
-        losses = {row.name for step in history for row in step if row.kind is Kind.LOSS}
-        found = _judge_step(number, compared, sides, comparer, calls.get(number, ()), losses)
+        found = _judge_step(number, compared, sides, comparer, calls.get(number, ()))
         history.append(_worst_rows(compared.rows))
         found = replace(found, notes=tuple(notes), step=number, rows=compared.rows, history=history)
         if found.answer is Answer.DIFFERENT and has_hook and found.first and not found.first.factor:
@@ -215,14 +205,9 @@ def _other_start(comparer: StepComparer, sides: StepSides) -> str:
 
 
 def _judge_step(
-    number: int,
-    compared: StepComparison,
-    sides: StepSides,
-    comparer: StepComparer,
-    calls: Sequence[str],
-    losses: Collection[str],
+    number: int, compared: StepComparison, sides: StepSides, comparer: StepComparer, calls: Sequence[str]
 ) -> Comparison:
-    """Return the answer for one step; `losses` are those of the steps before, which are the same."""
+    """Return the answer for one step."""
     samples = [[[each.value for each in step.of_kind(Kind.SAMPLES)] for step in steps] for steps in sides]
     if other := _other_start(comparer, sides):
         advice = LabelledLine("do", "send it from one rank to the others before the first step")
@@ -236,7 +221,7 @@ def _judge_step(
     if compared.answer is Answer.SAME:
         return Comparison(Answer.SAME, "")
     if compared.answer is Answer.DIFFERENT:
-        row, line, texts = describe_difference(compared, sides, comparer.alignment, calls, losses)
+        row, line, texts = describe_difference(compared, sides, comparer.alignment, calls)
         lines = tuple(LabelledLine(label, text) for label, text in texts.items() if text)
         return Comparison(Answer.DIFFERENT, f"step {number}: {line}", lines=lines, first=row)
     vague = [row for row in compared.rows if row.kind in TOLD and row.answer is not Answer.SAME]

@@ -35,9 +35,9 @@ class Reference:
     def __init__(self, run: RunRecorded, steps: int, what: str) -> None:
         """`what` is the reference in words."""
         self._run, self._what, self._steps = run, what, steps
-        self._folder = mkdtemp(prefix="ddpsim-compare-")
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._folders = [Path(self._folder, each) for each in ("ranks", "reference", "twin")]
+        folder = mkdtemp(prefix="ddpsim-compare-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._folders = [Path(folder, each) for each in ("ranks", "reference", "twin")]
         for each in self._folders:
             each.mkdir()
         self._runs: list[Result] = []
@@ -50,9 +50,9 @@ class Reference:
         result, found = self.compare(run_ranks)
         if result.verdict is not Verdict.PASS or found.is_same:
             return result
-        row, kind = found.first, found.first and found.first.kind
-        code = _CODES.get(kind, Code.DIVERGENCE_PARAMETERS) if kind else Code.DIVERGENCE_PARAMETERS
-        code = code if found.answer is Answer.DIFFERENT else Code.UNCHECKED
+        row, code = found.first, Code.UNCHECKED
+        if found.answer is Answer.DIFFERENT:
+            code = _CODES.get(row.kind if row else Kind.GRADIENT, Code.DIVERGENCE_GRADIENTS)
         ranks = (row.rank,) if row is not None else ()
         finding = summarized_finding(code, ranks, f"against {self._what}: {found.line}", found.lines)
         return replace(result, findings=(finding, *result.findings)).with_replay(result.replay)
@@ -107,11 +107,9 @@ class Reference:
                 return
 
 
-_CODES = {
-    **dict.fromkeys(list(Kind)[: list(Kind).index(Kind.RATE)], Code.DIVERGENCE_GRADIENTS),
-    Kind.BUFFER: Code.DIVERGENCE_BUFFERS,
-}
-"""By the kind of the first tensor that differs, the code of a finding, if it is not that of parameters."""
+_AFTER_STEP = Kind.RATE, Kind.PARAMETER, Kind.STATE, Kind.EVALUATED, Kind.WRITTEN
+_CODES = {**dict.fromkeys(_AFTER_STEP, Code.DIVERGENCE_PARAMETERS), Kind.BUFFER: Code.DIVERGENCE_BUFFERS}
+"""By the kind of the first tensor that differs, the code of a finding, if it is not that of gradients."""
 
 
 def _times_of_files() -> dict[str, int]:

@@ -286,6 +286,8 @@ def test_on_the_console(tmp_path, monkeypatch, capsys):
     assert (status, json.loads(text)["answer"]) == (3, "not known")
     status, text = run("--against", "--batch 2", "train.py")
     assert (status, text.splitlines()[0]) == (0, "THE SAME  train.py on 2 ranks, against --batch 2 on 2 ranks")
+    status, text = run("--against", "1 --batch 4", "train.py")
+    assert (status, text.splitlines()[0]) == (0, "THE SAME  train.py on 2 ranks, against --batch 4 on 1 rank")
     status, text = run("--against", "--summed", "--report", "answer", "--json", "train.py")
     assert json.loads(Path("answer/result.json").read_text(encoding="utf-8")) == json.loads(text)
     assert {each.name for each in Path("answer").iterdir()} == {"report.html", "report.txt", "result.json"}
