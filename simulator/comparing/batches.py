@@ -142,9 +142,9 @@ class BatchRecords:
         return next_index
 
 
-def describe_overlap(folder: Path) -> tuple[str, str, str] | None:
-    """Return a line on ranks that divide a data set among them, but not so that each sample is read once, the cause and
-    what to do; else None."""
+def describe_overlap(folder: Path) -> tuple[str, dict[str, str]] | None:
+    """Return a line on ranks that divide a data set among them, but not so that each sample is read once, and by label
+    the cause and what to do; else None."""
     passes: dict[tuple[str, int, int, int], dict[tuple[int, ...], None]] = {}
     for file in folder.glob("*.indices"):
         for key, numbers in read_entries(file):
@@ -155,14 +155,18 @@ def describe_overlap(folder: Path) -> tuple[str, str, str] | None:
         several = sum(times > 1 for times in reads.values())
         if any(_continues(own, other) for own in ranks for other in ranks if own is not other):
             text = f"{several} of the {len(reads)} samples that are read are read by several ranks, {place}"
-            return text, "ranks take parts of one order that overlap", "give each rank a part of its own"
+            return text, {
+                "cause": "ranks take parts of one order that overlap",
+                "do": "give each rank a part of its own",
+            }
         read = sum(map(len, ranks))
         is_divided = len(ranks) > 1 and 0.75 * size < read < size + len(ranks)
         if is_divided and read - len(reads) >= len(ranks) and all(len(set(own)) == len(own) for own in ranks):
             text = (
                 f"{several} of the {size} samples are read by several ranks, and {size - len(reads)} by none, {place}"
             )
-            return text, "ranks draw from the data set in different orders", "give all samplers the same seed"
+            cause = "ranks draw from the data set in different orders"
+            return text, {"cause": cause, "do": "give all samplers the same seed"}
     return None
 
 

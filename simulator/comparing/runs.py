@@ -79,8 +79,8 @@ class Reference:
         found = judge_records(self._folders, sizes, by_step, self._written, rounding=sent, has_hook=has_hook)
         overlap = describe_overlap(self._folders[0])
         if found.is_same and overlap is not None:
-            line, cause, advice = overlap
-            lines = LabelledLine("cause", cause), LabelledLine("do", advice)
+            line, told = overlap
+            lines = tuple(LabelledLine(label, text) for label, text in told.items())
             found = replace(found, answer=Answer.DIFFERENT, line=line, lines=lines)
         notes = [*found.notes, *(each for each in first.notes if each.startswith(RAW_MEMORY))]
         if found.is_same:
