@@ -156,7 +156,7 @@ class SuitePlugin:
         for report in found.reports:
             if found.attempt.results:
                 report.user_properties += row.properties()
-                if row.flaky == NO_TOKEN and report.failed:
+                if row.flaky == NO_TOKEN and hasattr(report.longrepr, "addsection"):
                     _drop_replay_line(report.longrepr)
                 if row.schedules and report.failed:
                     report.sections.append(("ddpsim: under other schedules", row.schedules))

@@ -242,7 +242,7 @@ class TestIt(Processes):
 
 
 def test_polls_without_end_are_a_failure_in_each_attempt(run):
-    result = run(POLLS, "--ddpsim", "--ddpsim-explore", "8")
+    result = run(POLLS, "--ddpsim", "--ddpsim-explore", "8", "-o", "ddpsim_seconds=600")  # of a machine under load
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["ddpsim: * 0 with ranks as processes", "  flaky: test_it.py::TestIt::*"])
     assert report_of(result, "TestIt.test_counter_is_reset")[:2] == [
