@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ddpsim.simulator.exploration.exploration import Exploration
     from ddpsim.simulator.exploration.explorer import OnProgress
     from ddpsim.simulator.exploration.strategy import Strategy
+    from ddpsim.simulator.exploration.workers import Workers
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
 
@@ -184,6 +186,7 @@ def explore(
     check_determinism: bool = False,
     keep_going: bool = False,
     on_progress: OnProgress | None = None,
+    jobs: int | Workers | None = None,
     **options: Unpack[RunKeywords],
 ) -> Exploration:
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
@@ -197,14 +200,18 @@ def explore(
 
     The other options are those of `simulate`; `poison` is on by default. `keep_going` continues after a failure, to
     count all outcomes. `check_determinism` runs each schedule twice, and gives ranks that run a function different
-    seeds, see `simulate`. `on_progress` is called after each execution. Ctrl-C ends the exploration, which returns
+    seeds, see `simulate`. `on_progress` is called after each execution. `jobs` processes run the executions, with the
+    same result as one; the program must be a function that can be pickled. Ctrl-C ends the exploration, which returns
     what it has found.
 
     Raises UsageError as `simulate` does.
     """
     from ddpsim.simulator.exploration.explorer import Explorer
+    from ddpsim.simulator.exploration.parts import executions_of_workers
     from ddpsim.simulator.exploration.strategy import strategy_by_name
+    from ddpsim.simulator.exploration.workers import Workers, check_can_be_sent
 
+    workers = jobs if isinstance(jobs, Workers) else Workers(jobs)
     runnable, plan = make_plan(program, world_size, options, budget, is_checked=check_determinism)
     if plan.max_restarts:
         raise UsageError(
@@ -218,14 +225,17 @@ def explore(
             f"backend_semantics is {plan.semantics.name!r}, which policy 'dpor' does not support: use policy 'dfs' "
             "or 'random'"
         )
-    explorer = Explorer(
-        strategy,
-        _Executions(runnable, world_size, plan, options, is_checked=check_determinism),
-        budget or EXPLORATION_BUDGET,
-        keep_going=keep_going,
-        on_progress=on_progress,
-    )
-    with freeze_existing_objects(0):  # once for all executions: their garbage is young, so its collection is cheap
+    run = _Executions(runnable, world_size, plan, options, is_checked=check_determinism)
+    open_run = partial(workers.within, run)
+    if not workers.is_this_process:
+        if not hasattr(strategy, "next_part"):
+            raise UsageError(f"jobs is {jobs!r} with a policy of your own, which runs in one process: leave it out")
+        check_can_be_sent(open_run, plan.identity)
+    budget = budget or EXPLORATION_BUDGET
+    parts = nullcontext() if workers.is_this_process else executions_of_workers(workers, open_run, budget, keep_going)
+    # Once for all executions: their garbage is young, so its collection is cheap.
+    with freeze_existing_objects(0), parts as others:
+        explorer = Explorer(strategy, open_run, budget, others, keep_going=keep_going, on_progress=on_progress)
         return explorer.explore(plan.identity)
 
 

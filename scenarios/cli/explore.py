@@ -49,6 +49,9 @@ def explore(
         bool,
         typer.Option("--check-determinism", help="Run each schedule twice and compare; ranks get different seeds."),
     ] = False,
+    jobs: cli_options.Jobs = None,
+    backend: cli_options.Backend = "loky",
+    cluster: cli_options.Cluster = None,
     out: Annotated[
         Path | None, cli_options.output_option("Save the first failure to this file: the scenario and its schedule.")
     ] = None,
@@ -66,6 +69,7 @@ def explore(
         from ddpsim.scenarios.running.exploring import explore_scenario, explore_with_closest_pass
         from ddpsim.scenarios.running.run_as import with_run_options
 
+    workers = cli_options.workers_named(jobs, backend, cluster)
     scenario = with_run_options(load(name), options)
     chosen = scenario.engine_named(engine)
     if out is not None:
@@ -86,6 +90,7 @@ def explore(
                 keep_going=keep_going,
                 check_determinism=check_determinism,
                 on_progress=on_progress,
+                jobs=workers,
             )
             output.print_text(f"{exploration}\n")
             exploration, parting = explore_with_closest_pass(

@@ -11,7 +11,17 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.option_sets import OptionsOfRun, expand_option_sets
-from ddpsim.scenarios.cli.options import BothOrEngine, Opens, ReportFolder, WorldSize, engines_named
+from ddpsim.scenarios.cli.options import (
+    Backend,
+    BothOrEngine,
+    Cluster,
+    Jobs,
+    Opens,
+    ReportFolder,
+    WorldSize,
+    engines_named,
+    workers_named,
+)
 from ddpsim.scenarios.cli.program_words import note_trailing_options
 from ddpsim.scenarios.cli.reporting import ReportWriter, report_writer
 from ddpsim.scenarios.cli.status import ExitStatus, worst_status
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.fuzzing.campaign import CampaignProgress
     from ddpsim.scenarios.fuzzing.named_scenario import FailsUnderEverySchedule
     from ddpsim.scenarios.fuzzing.plan import CampaignPlan
-    from ddpsim.scenarios.fuzzing.workers import Workers
+    from ddpsim.simulator.exploration.workers import Workers
 
 
 @expand_option_sets
@@ -53,13 +63,9 @@ def fuzz(
     corpus: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder where failures are kept; the next run tries them first.")
     ] = CORPUS,
-    jobs: Annotated[
-        int | None, typer.Option(help="Number of worker processes.  [default: 1; on a cluster, all]")
-    ] = None,
-    backend: Annotated[str, typer.Option(help="What runs the workers: loky (this machine), dask or ray.")] = "loky",
-    cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address of a running cluster's scheduler.")
-    ] = None,
+    jobs: Jobs = None,
+    backend: Backend = "loky",
+    cluster: Cluster = None,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
@@ -74,14 +80,10 @@ def fuzz(
     from ddpsim.scenarios.fuzzing.corpus import check_corpus_folder
     from ddpsim.scenarios.fuzzing.named_scenario import name_from_corpus, world_sizes_to_draw
     from ddpsim.scenarios.fuzzing.plan import CampaignPlan
-    from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers
     from ddpsim.scenarios.running.run_as import with_run_options
 
     _check_option_combination(name, options, world_size, generate=generate, documented=documented)
-    backends = [each.value for each in WorkerBackend]
-    if backend not in backends:
-        raise UsageError(f"backend is {backend!r}, expected one of {', '.join(backends)}: give one of these names")
-    workers = Workers(jobs, WorkerBackend(backend), cluster or "")
+    workers = workers_named(jobs, backend, cluster)
     is_program = name is not None and split_program_line(name)
     engines = engines_named(engine or ("torch" if is_program else "both"))
     if name is None:

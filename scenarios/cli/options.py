@@ -19,6 +19,7 @@ from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, join_name
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.files.catalogue import Listed
+    from ddpsim.simulator.exploration.workers import Workers
 
 Each = TypeVar("Each", bound="Listed")
 
@@ -101,6 +102,23 @@ Opens = Annotated[
 def output_option(what: str) -> Any:
     """Return the option `--output` with this help text. Its value is the file to save a scenario to."""
     return typer.Option("--output", "-o", metavar="OUT.toml", help=what)
+
+
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", help="Number of worker processes.  [default: 1; on a cluster, all]")
+]
+Backend = Annotated[str, typer.Option(help="What runs the workers: loky (this machine), dask or ray.")]
+Cluster = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of a running cluster's scheduler.")]
+
+
+def workers_named(jobs: int | None, backend: str, cluster: str | None) -> Workers:
+    """Return the workers of these options. Raises UsageError for options that do not fit together."""
+    from ddpsim.simulator.exploration.workers import WorkerBackend, Workers
+
+    backends = [each.value for each in WorkerBackend]
+    if backend not in backends:
+        raise UsageError(f"backend is {backend!r}, expected one of {', '.join(backends)}: give one of these names")
+    return Workers(jobs, WorkerBackend(backend), cluster or "")
 
 
 def engines_named(name: str) -> tuple[Engine, ...]:

@@ -5,7 +5,6 @@ processes, and between versions of a file. So this module registers a hypothesis
 """
 
 import importlib
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,9 +30,6 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.run_as import with_run_options
 from ddpsim.simulator.ctrl_c import CtrlCGuard
 
-_ONE_AT_A_TIME = threading.Lock()
-# A cluster worker may have several threads, but a process runs one simulation at a time.
-
 _MOST_ANSWERS = 200
 """The most choices in a drawn schedule of a named scenario, because the number of its choices is not known."""
 
@@ -54,7 +50,7 @@ def run_batch(plan: CampaignPlan, number: int, seconds: float = inf) -> BatchRep
                 executions.append(execution)
                 ctrl_c.raise_if_pressed()
 
-    with _ONE_AT_A_TIME, use_campaign_settings(), CtrlCGuard() as ctrl_c:
+    with use_campaign_settings(), CtrlCGuard() as ctrl_c:
         draw_values(_scenario_strategy(plan), plan.seed + number, share, run_drawn_scenario)
     report = make_batch_report(number, executions, time.perf_counter() - start, is_interrupted=ctrl_c.is_pressed)
     return replace(report, standing=str(ctrl_c.raised or ""))

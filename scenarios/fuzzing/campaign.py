@@ -22,8 +22,9 @@ from ddpsim.scenarios.fuzzing.corpus import (
     run_corpus_files,
 )
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
-from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connect_workers
+from ddpsim.scenarios.fuzzing.workers import Reports, reports_of_workers
 from ddpsim.simulator.ctrl_c import CtrlCGuard
+from ddpsim.simulator.exploration.workers import Workers, WorkersLostError
 from ddpsim.simulator.wording import count_with_noun
 
 _CORPUS_BATCH = -1
@@ -98,7 +99,7 @@ def run_campaign(
     """
     check_campaign_budget(plan, seconds)
     check_corpus_folder(corpus)
-    with use_campaign_settings(), connect_workers(workers or Workers()) as reports:
+    with use_campaign_settings(), reports_of_workers(workers or Workers()) as reports:
         return _RunningCampaign(plan, seconds, corpus, on_progress).run_to_end(reports, on_tried)
 
 

@@ -5,12 +5,13 @@ Each run is compared with the oracle, if the scenario has one.
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from typing import Any
+from uuid import uuid4
 
-from ddpsim import Budget, Exploration, Policy, Progress, Result, Schedule, Verdict, explore
+from ddpsim import Budget, Exploration, Policy, Progress, Result, Schedule, UsageError, Verdict, explore
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load
@@ -28,12 +29,14 @@ from ddpsim.scenarios.training.reference import find_divergence
 from ddpsim.simulator.api import EXPLORATION_BUDGET, name_parting
 from ddpsim.simulator.choices import program_identity
 from ddpsim.simulator.exploration.divergence_point import DivergencePoint, find_closest_pass
-from ddpsim.simulator.exploration.strategy import ForwardingStrategy, Strategy, strategy_by_name
+from ddpsim.simulator.exploration.explorer import RunPolicy, with_finding
+from ddpsim.simulator.exploration.strategy import strategy_by_name
+from ddpsim.simulator.exploration.workers import Workers
 from ddpsim.simulator.launching.script import Script, with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, RandomWalk, uses_seed
 from ddpsim.simulator.policies.schedule_replay import ReplayPolicy
 from ddpsim.simulator.transcript import TakenChoice
-from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.verdict import Code
 
 
 def explore_scenario(
@@ -50,6 +53,7 @@ def explore_scenario(
     keep_going: bool = False,
     check_determinism: bool = False,
     on_progress: Callable[[Progress], object] | None = None,
+    jobs: int | Workers | None = None,
 ) -> Exploration:
     """Run a scenario, or the one of that name, under many schedules; see `ddpsim.explore` for the options.
 
@@ -62,25 +66,26 @@ def explore_scenario(
     chosen = own.with_world_size(own.world_size if world_size is None else world_size)
     check_engine_options(chosen, engine)
     strategy = strategy_by_name(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
+    workers = jobs if isinstance(jobs, Workers) else Workers(jobs)
     keywords = run_keywords(chosen, transport)
     keywords["poison"] = chosen.poison is not False  # as `explore` takes it, so that a failure is repeated alike
-    with engines.install_engine(engine), hide_program_output(chosen), with_hash_seed(chosen.hash_seed):
-        program = engines.program_for_engine(chosen.program, engine)
-        exploration = explore(
-            program,
-            chosen.world_size,
-            policy=_ComparedWithReference(strategy, chosen),
-            budget=budget,
-            check_determinism=check_determinism,
-            keep_going=keep_going,
-            alike=chosen.alike,
-            on_progress=on_progress,
-            **keywords,
-        )
-        if (failure := exploration.first_failure) is not None and not exploration.interrupted:
-            with suppress(KeyboardInterrupt):
-                named = name_parting(failure, program, chosen.world_size, **keywords)
-                exploration = dataclasses.replace(exploration, first_failure=named)
+    exploration = explore(
+        engines.program_for_engine(chosen.program, engine),
+        chosen.world_size,
+        policy=strategy,
+        budget=budget,
+        check_determinism=check_determinism,
+        keep_going=keep_going,
+        alike=chosen.alike,
+        on_progress=on_progress,
+        jobs=dataclasses.replace(workers, within=_WithinScenario(_LoadedFile(own.name), chosen, engine)),
+        **keywords,
+    )
+    if (failure := exploration.first_failure) is not None and not exploration.interrupted:
+        with suppress(KeyboardInterrupt), _installed(chosen, engine):
+            program = engines.program_for_engine(chosen.program, engine)
+            named = name_parting(failure, program, chosen.world_size, **keywords)
+            exploration = dataclasses.replace(exploration, first_failure=named)
 
     kept = ("first_pass", "first_failure", "interrupted_run")
     shown: dict[str, Any] = {name: getattr(exploration, name) for name in kept}
@@ -91,20 +96,52 @@ def explore_scenario(
     return dataclasses.replace(exploration, **shown)
 
 
-class _ComparedWithReference(ForwardingStrategy):
-    """An exploration strategy that also compares each execution with the scenario's reference, the correct result."""
+@contextmanager
+def _installed(scenario: Scenario, engine: Engine) -> Iterator[None]:
+    with engines.install_engine(engine), hide_program_output(scenario), with_hash_seed(scenario.hash_seed):
+        yield
 
-    def __init__(self, strategy: Strategy, scenario: Scenario) -> None:
-        super().__init__(strategy)
-        reference = scenario.reference
-        self._expected = None if reference is None else reference(scenario.world_size)
 
-    def take(self, result: Result) -> Finding | None:
-        """Return the finding of the wrapped strategy, or a finding on how the execution differs from the reference."""
-        found = super().take(result)
-        if found is not None or self._expected is None or result.verdict is not Verdict.PASS:
-            return found
-        return find_divergence(self._expected, result)
+@dataclasses.dataclass(frozen=True)
+class _LoadedFile:
+    """Stands for the file of a scenario, which a process loads when it is sent this."""
+
+    name: str
+    exploration: str = dataclasses.field(default_factory=lambda: uuid4().hex)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load_file_once, (self.name, self.exploration)
+
+
+@cache
+def _load_file_once(name: str, exploration: str) -> _LoadedFile:
+    with suppress(UsageError):  # a scenario that Python has made is in no file
+        load(name)
+    return _LoadedFile(name, exploration)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithinScenario:
+    """The context of a scenario's executions, which compares each with the reference, the correct result."""
+
+    file: _LoadedFile
+    """The first field: only then does pickle find functions of the file."""
+    scenario: Scenario
+    engine: Engine
+
+    @contextmanager
+    def __call__(self, run: RunPolicy) -> Iterator[RunPolicy]:
+        reference = self.scenario.reference
+        expected = None if reference is None else reference(self.scenario.world_size)
+
+        def run_and_compare(policy: Policy, budget: Budget) -> Result:
+            result = run(policy, budget)
+            if expected is None or result.verdict is not Verdict.PASS:
+                return result
+            return with_finding(result, find_divergence(expected, result))
+
+        with _installed(self.scenario, self.engine):
+            yield run_and_compare
 
 
 _RANDOM_SCHEDULES = 4

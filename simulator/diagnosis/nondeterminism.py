@@ -73,6 +73,14 @@ def differing_choice_finding(first: OfferedChoice | None, second: OfferedChoice 
     return _nondeterminism_finding(first, second, one, other)
 
 
+def differing_outcome_finding(first: str, again: str) -> Finding:
+    """Return the finding for a run that ended in another way when another process repeated its schedule."""
+    both = [str(LabelledLine("first", first)), str(LabelledLine("again", again))]
+    summary = f"two runs of one schedule differ: {first}, and then {again}"
+    lines = finding_lines(Code.NONDETERMINISM, both, Cause.RUNS_DIFFER.lines(who="the program"))
+    return Finding(Code.NONDETERMINISM, (), summary, lines)
+
+
 _ENDED = "it had ended"
 
 

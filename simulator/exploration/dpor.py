@@ -50,7 +50,7 @@ from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice
 from ddpsim.simulator.exploration.happens_before import HappensBefore, initial_ranks
 from ddpsim.simulator.exploration.nodes import ChoiceNode, Sleep, must_be_tried, sleep_after_access
 from ddpsim.simulator.matching.slots import channel_object
-from ddpsim.simulator.policies.dfs import find_offer_divergence
+from ddpsim.simulator.policies.dfs import DividedByPaths, find_offer_divergence
 from ddpsim.simulator.policies.observer import CallName
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
@@ -74,7 +74,7 @@ def uncompared_features(used: Iterable[str]) -> list[str]:
     return sorted(set(used) - _COMPARED)
 
 
-class Dpor:
+class Dpor(DividedByPaths):
     """The exploration strategy that runs one execution for every class of equivalent interleavings."""
 
     coverage = None
@@ -88,7 +88,6 @@ class Dpor:
         self._loops: dict[Location, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
-        self.is_complete = False
         self._used: set[str] = set()
         self._starts_threads = False
 
@@ -123,11 +122,32 @@ class Dpor:
             raise RedundantRun
         return self._differs
 
+    # What a run of a part finds out reaches the nodes before the part as options to try, and as steps of sleep sets.
+    # The part only notes it, and its parent adds it once all parts before are added: so nodes are as in one process.
+
+    def absorb(self, end: "Dpor") -> None:
+        """Go on behind the runs of a part."""
+        super().absorb(end)
+        self._new_from = len(self._path)
+        self._used |= end._used
+        self._starts_threads |= end._starts_threads
+
+    def skip(self, part: object) -> None:
+        """Go on behind the runs of a part. Its siblings are left out, as its step is not known, which they need."""
+        if self._path and self._path[-1].offer.point.kind is ChoiceKind.RANK:
+            self._path.pop()
+        self._choose_next_path()
+
+    @property
+    def is_complete(self) -> bool:
+        """True once all classes of interleavings were explored."""
+        return self._is_over
+
     def _choose_next_path(self) -> None:
         while self._path and not self._path[-1].advance_to_next_option():
             self._path.pop()
         self._new_from = len(self._path)
-        self.is_complete = not self._path
+        self._is_over = not self._path
 
 
 class DporRun(HappensBefore):

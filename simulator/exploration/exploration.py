@@ -19,6 +19,8 @@ class ExplorationEnd(Enum):
     BUDGET = "budget"
     INTERRUPT = "interrupt"
     """The user pressed Ctrl-C."""
+    LOST = "lost"
+    """The workers died, or the cluster disappeared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Exploration:
     """What executions that passed did not check, one note of a kind."""
     interrupted_run: Result | None = None
     """The execution that Ctrl-C ended: where each rank stood."""
+    lost: str = ""
+    """How a worker process was lost, if one was."""
 
     @property
     def interrupted(self) -> bool:
@@ -79,6 +83,8 @@ class Exploration:
         lines = [f"{self.verdict.name}  {identity_in_words(self.program)}", f"  {self.extent}"]
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
         lines += [f"  note    {note}" for note in self.unchecked]
+        if self.lost and self.end is not ExplorationEnd.LOST:
+            lines.append(f"  note    a worker was lost ({self.lost}); what it ran was run again")
         if self.interrupted_run is not None:
             lines += ["", "the execution under way", *str(self.interrupted_run).splitlines()]
         if self.first_failure is None:
@@ -104,5 +110,7 @@ class Exploration:
             where = "The first execution" if self.executions == 1 else f"Execution {self.executions}"
             return f"{where} failed: stopped there; other interleavings{limits} were not run"
         ended = "interrupted after" if self.interrupted else "the budget ran out after"
+        if self.end is ExplorationEnd.LOST:
+            ended = f"the workers were lost ({self.lost}) after"
         drawn = f", the last {self.drawn} of them on random schedules" if self.drawn else ""
         return f"Not all interleavings{limits} covered: {ended} {runs}{drawn}"

@@ -13,8 +13,9 @@ import hashlib
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
 from math import prod
@@ -22,10 +23,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import ChoicePoint, Policy, RedundantRun
-from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice, RecordedRun, find_nondeterminism
+from ddpsim.simulator.diagnosis.nondeterminism import (
+    OfferedChoice,
+    RecordedRun,
+    differing_outcome_finding,
+    find_nondeterminism,
+)
 from ddpsim.simulator.events import NOT_EXPLORED
 from ddpsim.simulator.exploration.exploration import Exploration, ExplorationEnd, Progress
 from ddpsim.simulator.exploration.strategy import Strategy
+from ddpsim.simulator.exploration.workers import WorkersLostError
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.verdict import Code, Finding, Verdict
@@ -131,8 +138,48 @@ def _object_text(value: Any, inside: Callable[[Any], str]) -> str:
     return name
 
 
-Run = Callable[[Policy, Budget], Result]
+RunPolicy = Callable[[Policy, Budget], Result]
 """A function that runs one execution under a policy, within the budget that is left to the exploration."""
+
+OpenRun = Callable[[], AbstractContextManager[RunPolicy]]
+"""A function that makes ready what runs executions; it can be sent to another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What an exploration keeps of one execution."""
+
+    outcome: Outcome
+    verdict: Verdict
+    choices: tuple[int, ...]
+    finding: Finding | None
+    """The finding of the strategy, which the run itself does not have."""
+    unchecked: dict[str, str]
+    ends_early: bool
+    """True if schedules were varied only up to the error of a closed connection."""
+    result: Result | None
+    """The result; None if another process has it."""
+
+
+def run_policy(strategy: Strategy, run: RunPolicy, policy: Policy, budget: Budget, seconds: float) -> Execution | None:
+    """Run the execution that a strategy chose, and let the strategy learn from it. Return None if it does not count."""
+    try:
+        result = run(policy, dataclasses.replace(budget, seconds=seconds))
+        finding = strategy.take(result)
+    except RedundantRun:
+        return None
+    result = with_finding(result, finding)
+    ends_early = any(note.startswith(NOT_EXPLORED) for note in result.notes)
+    outcome, choices = outcome_of_result(result), result.schedule.choices
+    return Execution(outcome, result.verdict, choices, finding, result.unchecked, ends_early, result)
+
+
+def with_finding(result: Result, finding: Finding | None) -> Result:
+    """Return the result with a further finding, if there is one."""
+    if finding is None:
+        return result
+    return dataclasses.replace(result, findings=(finding, *result.findings)).with_replay(result.replay)
+
 
 OnProgress = Callable[[Progress], object]
 
@@ -157,15 +204,18 @@ class Explorer:
     def __init__(
         self,
         strategy: Strategy,
-        run: Run,
+        open_run: OpenRun,
         budget: Budget,
+        parts: Any = None,
         *,
         keep_going: bool = False,
         on_progress: OnProgress | None = None,
     ) -> None:
         self._strategy = strategy
-        self._run = run
+        self._open_run = open_run
         self._budget = budget
+        self._parts = parts
+        """The ExecutionsOfWorkers; None if executions run in this process."""
         self._keep_going = keep_going
         self._on_progress = on_progress
         self._covering: int | None = None
@@ -174,29 +224,26 @@ class Explorer:
         self._executions = 0
         self._outcomes: Counter[Outcome] = Counter()
         self._verdicts: Counter[Verdict] = Counter()
-        self._first: dict[Verdict, Result] = {}
+        self._first: dict[Verdict, Execution] = {}
         """By verdict, the first execution that had it."""
         self._ends_early = ""
         """Words for where executions stopped to be varied, if any did before its end."""
         self._unchecked: dict[str, str] = {}
         self._interrupted: Result | None = None
         """The execution that Ctrl-C ended."""
+        self._lost = ""
 
     def explore(self, program: str) -> Exploration:
         """Run executions until the exploration ends. Ctrl-C ends the exploration and keeps the results so far."""
-        try:
-            end = self._run_executions()
-        except KeyboardInterrupt as pressed:
-            end = ExplorationEnd.INTERRUPT
-            self._interrupted = pressed.result if isinstance(pressed, RunInterrupted) else None
+        end = self._run_here() if self._parts is None else self._run_on_workers()
         is_complete = self._strategy.is_complete and end is ExplorationEnd.COVERED
         return Exploration(
             program=program,
             executions=self._executions,
             complete=is_complete,
             verdict=self._overall_verdict(is_complete),
-            first_failure=self._first.get(Verdict.FAIL),
-            first_pass=self._first.get(Verdict.PASS),
+            first_failure=self._first_result(Verdict.FAIL),
+            first_pass=self._first_result(Verdict.PASS),
             outcomes=count_outcomes(self._outcomes),
             end=end,
             seconds=self._elapsed_seconds,
@@ -206,42 +253,88 @@ class Explorer:
             drawn=0 if self._covering is None else self._executions - self._covering,
             unchecked=tuple(self._unchecked.values()),
             interrupted_run=self._interrupted,
+            lost=self._lost,
         )
 
-    def _run_executions(self) -> ExplorationEnd:
-        while (policy := self._strategy.next_policy()) is not None:
-            left = self._budget.seconds - self._elapsed_seconds
+    def _run_here(self) -> ExplorationEnd:
+        with self._open_run() as run:
+
+            def executions() -> Iterator[Execution | None]:
+                while (policy := self._strategy.next_policy()) is not None:
+                    yield None
+                    yield run_policy(self._strategy, run, policy, self._budget, self._left_seconds)
+
+            return self._count_until_end(executions)
+
+    def _run_on_workers(self) -> ExplorationEnd:
+        end = self._count_until_end(lambda: self._parts.in_order(self._strategy))
+        self._lost = self._lost or self._parts.lost
+        if end not in (ExplorationEnd.COVERED, ExplorationEnd.FAILURE):  # what was found later counts, too
+            for execution in self._parts.out_of_order(self._strategy, self._budget.executions - self._executions):
+                self._count(execution)
+                if execution.verdict is Verdict.FAIL and not self._keep_going:
+                    return ExplorationEnd.FAILURE if end is ExplorationEnd.BUDGET else end
+        return end
+
+    def _count_until_end(self, executions: Callable[[], Iterator[Execution | None]]) -> ExplorationEnd:
+        """Count executions until the exploration ends, and return why. None comes before each one."""
+        try:
+            while (end := self._count_until_drawn(executions())) is None:
+                pass
+        except KeyboardInterrupt as pressed:
+            self._interrupted = pressed.result if isinstance(pressed, RunInterrupted) else None
+            return ExplorationEnd.INTERRUPT
+        except WorkersLostError as error:
+            self._lost = str(error)
+            return ExplorationEnd.LOST
+        return end
+
+    def _count_until_drawn(self, executions: Iterator[Execution | None]) -> ExplorationEnd | None:
+        """Count executions until the exploration ends; return None if the strategy draws schedules from now on."""
+        for execution in executions:
+            if execution is not None:
+                self._count(execution)
+                if execution.finding is not None and execution.finding.code is Code.NONDETERMINISM:
+                    return ExplorationEnd.FAILURE  # the remaining schedules come from executions that do not repeat
+                continue
             if self._verdicts[Verdict.FAIL] and not self._keep_going:
                 return ExplorationEnd.FAILURE
-            if self._executions >= self._budget.executions or left <= 0:
+            if self._executions >= self._budget.executions or self._left_seconds <= 0:
                 return ExplorationEnd.BUDGET
             draw = getattr(self._strategy, "draw_from_now_on", None)
-            if draw is not None and self._covering is None and self._is_last_tenth(left):
+            if draw is not None and self._covering is None and self._is_last_tenth(self._left_seconds):
                 self._covering = self._executions
                 draw()
-                continue
-            try:
-                result = self._run(policy, dataclasses.replace(self._budget, seconds=left))
-                finding = self._strategy.take(result)
-            except RedundantRun:
-                continue
-            if finding is not None:
-                with_it = dataclasses.replace(result, findings=(finding, *result.findings))
-                result = with_it.with_replay(result.replay)
-            if any(note.startswith(NOT_EXPLORED) for note in result.notes):
-                self._ends_early = "up to the error of a closed connection"
-            self._unchecked = result.unchecked | self._unchecked
-            self._executions += 1
-            self._outcomes[outcome_of_result(result)] += 1
-            self._verdicts[result.verdict] += 1
-            self._first.setdefault(result.verdict, result)
-            failures = self._verdicts[Verdict.FAIL]
-            progress = Progress(self._executions, failures, self._elapsed_seconds, self._strategy.coverage)
-            self._on_progress = report_progress(self._on_progress, progress)
-            if finding is not None and finding.code is Code.NONDETERMINISM:
-                return ExplorationEnd.FAILURE  # the remaining schedules come from executions that do not repeat
+                return None
         # An execution whose budget ran out has further schedules.
         return ExplorationEnd.BUDGET if self._verdicts[Verdict.UNKNOWN] else ExplorationEnd.COVERED
+
+    def _count(self, execution: Execution) -> None:
+        if execution.ends_early:
+            self._ends_early = "up to the error of a closed connection"
+        self._unchecked = execution.unchecked | self._unchecked
+        self._executions += 1
+        self._outcomes[execution.outcome] += 1
+        self._verdicts[execution.verdict] += 1
+        self._first.setdefault(execution.verdict, execution)
+        failures = self._verdicts[Verdict.FAIL]
+        progress = Progress(self._executions, failures, self._elapsed_seconds, self._strategy.coverage)
+        self._on_progress = report_progress(self._on_progress, progress)
+
+    def _first_result(self, verdict: Verdict) -> Result | None:
+        """Return the result of the first execution with that verdict, which is run again if another process ran it."""
+        execution = self._first.get(verdict)
+        if execution is None:
+            return None
+        if execution.result is not None:
+            return execution.result
+        with self._open_run() as run:
+            budget = dataclasses.replace(self._budget, seconds=max(self._budget.seconds, 60.0))
+            result = with_finding(run(GuidedPolicy(execution.choices), budget), execution.finding)
+        first, again = execution.outcome.judgement, outcome_of_result(result).judgement
+        if first == again:
+            return result
+        return with_finding(result, differing_outcome_finding(first, again)) if verdict is Verdict.FAIL else None
 
     def _is_last_tenth(self, seconds: float) -> bool:
         """Return whether nothing has failed, and a tenth of the executions or of the seconds is left."""
@@ -253,6 +346,10 @@ class Explorer:
         if self._verdicts[Verdict.FAIL]:
             return Verdict.FAIL
         return Verdict.PASS if is_complete and not self._verdicts[Verdict.UNKNOWN] else Verdict.UNKNOWN
+
+    @property
+    def _left_seconds(self) -> float:
+        return self._budget.seconds - self._elapsed_seconds
 
     @property
     def _elapsed_seconds(self) -> float:

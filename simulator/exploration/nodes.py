@@ -92,3 +92,34 @@ class ChoiceNode:
         if len(self.todo) == 1:
             awake = [rank for rank in self.options if rank not in self.todo and must_be_tried(self.sleep, rank)]
             self.todo += awake[:1]
+
+    def without_others(self) -> "SharedNode":
+        """Return the node as a part has it that lies below its chosen option."""
+        return SharedNode(self.offer, self.options, self.sleep, [self.chosen_option], self.is_compared)
+
+    def take_over(self, shared: "SharedNode") -> None:
+        """Add what the part of another process found out about this choice point."""
+        self.accesses.update(shared.accesses)
+        self.sources |= shared.sources
+        for initials in shared.wanted:
+            self.add_another_rank() if initials is None else self.add_one_rank_of(initials)
+
+
+@dataclass(slots=True)
+class SharedNode(ChoiceNode):
+    """A choice point before those of a part: the part takes one option, and only notes which others it asks for."""
+
+    wanted: list[Sequence[int] | None] = field(default_factory=list)
+    """The ranks of which one is to be tried; None for any other rank."""
+
+    def advance_to_next_option(self) -> bool:
+        """Return False: the other options are in other parts."""
+        return False
+
+    def add_one_rank_of(self, initials: Sequence[int]) -> None:
+        """Note that one of these ranks is to be tried."""
+        self.wanted.append(initials)
+
+    def add_another_rank(self) -> None:
+        """Note that another rank is to be tried."""
+        self.wanted.append(None)

@@ -1,6 +1,7 @@
 """Strategies: they choose the schedules that an exploration runs, and know when all are covered."""
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Protocol
 
 from ddpsim.simulator.choices import Policy
@@ -60,6 +61,8 @@ class ForwardingStrategy:
         return self._strategy.take(result)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # pickle asks for some before there is a strategy
+            raise AttributeError(name)
         return getattr(self._strategy, name)
 
 
@@ -72,27 +75,51 @@ class RandomSchedules:
     coverage = None
     limits = ""
     outside = ""
+    parts_of_task = 1
 
-    def __init__(self, seed: int, policy: Callable[[int, int], Policy]) -> None:
+    def __init__(self, seed: int, policy: str, option: int | None) -> None:
         self._seed = seed
         self._policy = policy
-        """A function that makes a policy from a seed and the expected number of choices."""
+        self._option = option
         self._choices = 0
         """The largest number of choices that an execution had so far."""
         self.is_complete = False
+        self._end: int | None = None
+        """The seed before which a part ends."""
 
     def next_policy(self) -> Policy | None:
         """Return the policy of the next seed."""
-        if self.is_complete:
+        if self.is_complete or self._seed == self._end:
             return None
-        self._seed += 1
-        return self._policy(self._seed - 1, self._choices or CHOICES)
+        return POLICIES[self._policy].make_policy(self._seed, self._option, self._choices or CHOICES)
 
     def take(self, result: Result) -> Finding | None:
-        """Learn the number of choices of an execution."""
+        """Learn the number of choices of an execution, and go on to the next seed."""
+        self._seed += 1
         self._choices = max(self._choices, len(result.schedule.choices))
         self.is_complete = self._choices == 0
         return None
+
+    def next_part(self, most: int) -> "RandomSchedules | None":
+        """Return the next `most` seeds."""
+        part = copy(self)
+        part._end = self._seed + most
+        return None if self.is_complete else part
+
+    def absorb(self, end: "RandomSchedules") -> None:
+        """Go on with the seed at which a part ended."""
+        self._seed, self._choices = end._seed, max(self._choices, end._choices)
+        self.is_complete = self._choices == 0
+
+    def skip(self, part: "RandomSchedules") -> None:
+        """Go on with the seed at which a part will end."""
+        assert part._end is not None
+        self._seed = part._end
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The first seed, and what earlier executions tell the policy."""
+        return self._seed, self._choices if self._policy == "pct" else 0
 
 
 class CoveringThenDrawn(ForwardingStrategy):
@@ -136,10 +163,6 @@ def strategy_by_name(
     wanted = None if row.option is None else given[row.option.name]
     if policy in COVERING:
         strategy = COVERING[policy](world_size, wanted)
-        return (
-            CoveringThenDrawn(strategy, strategy_by_name("random", world_size, seed=seed))
-            if policy == "dpor"
-            else strategy
-        )
+        return CoveringThenDrawn(strategy, RandomSchedules(seed, "random", None)) if policy == "dpor" else strategy
     row.make_policy(seed, wanted)  # a wrong option raises now
-    return RandomSchedules(seed, lambda seed, choices: row.make_policy(seed, wanted, choices))
+    return RandomSchedules(seed, policy, wanted)

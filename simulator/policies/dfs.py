@@ -12,7 +12,9 @@ are enough for most bugs (M. Musuvathi, S. Qadeer: Iterative Context Bounding, P
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy
 from ddpsim.simulator.diagnosis.nondeterminism import OfferedChoice, differing_choice_finding
@@ -41,6 +43,12 @@ class _PathChoice:
         """The number of options of this choice that the search tries in total."""
         return self.tried + 1 + len(self.left)
 
+    def without_others(self) -> "_PathChoice":
+        return _PathChoice(self.offer, self.idle, self.taken)
+
+    def take_over(self, shared: "_PathChoice") -> None:
+        """Nothing: the options are known beforehand."""
+
 
 def _can_continue(offer: OfferedChoice) -> bool:
     """Return whether the running rank can continue; every choice except 0 is then a preemption."""
@@ -48,7 +56,52 @@ def _can_continue(offer: OfferedChoice) -> bool:
     return point.kind is ChoiceKind.RANK and point.number > 0 and offer.options[0] == point.rank
 
 
-class Dfs:
+class DividedByPaths:
+    """A strategy that goes through a tree of choices. A part of it (exploration/parts.py) is what lies below a path.
+
+    Its path begins with the nodes that it shares with the parts around it, of which it takes one option each.
+    """
+
+    parts_of_task = 8
+    _path: list[Any]
+    _shared: Sequence[Any] = ()
+    _loops: dict[Location, bool]
+    _run: Any
+    _is_over = False
+
+    def next_part(self, most: int) -> Any:
+        """Return the part below the path that was chosen last; None if none is left."""
+        part = copy(self)
+        part._shared = [each.without_others() for each in self._path]
+        part._path = [*part._shared]
+        return None if self._is_over else part
+
+    def absorb(self, end: Any) -> None:
+        """Go on behind the executions of a part."""
+        for node, shared in zip(self._path, end._shared, strict=True):
+            node.take_over(shared)
+        self._path += end._path[len(end._shared) :]
+        self._loops = end._loops
+        if end._is_over:
+            self._choose_next_path()
+
+    def skip(self, part: object) -> None:
+        """Go on behind all executions of a part."""
+        self._choose_next_path()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": None}  # the execution under way stays in its process
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The path, and the known loops."""
+        return self._path, self._loops
+
+    def _choose_next_path(self) -> None:
+        raise NotImplementedError
+
+
+class Dfs(DividedByPaths):
     """The exploration strategy that runs every schedule, or every one with a bounded number of preemptions."""
 
     outside = ""
@@ -61,7 +114,7 @@ class Dfs:
         self._bound = preemptions
         self._path: list[_PathChoice] = []
         self._loops: dict[Location, bool] = {}
-        self._execution: _RepeatingPolicy | None = None
+        self._run: _RepeatingPolicy | None = None
         self._is_cut = False
         """True if schedules were left out, by the bound or because an execution did not repeat the one before."""
         self._is_over = False
@@ -91,27 +144,32 @@ class Dfs:
 
     def next_policy(self) -> Policy | None:
         """Return the policy of the next execution; None if no schedule is left."""
-        if self._execution is not None and not self._execution.observer.has_learned:
+        if self._run is not None and not self._run.observer.has_learned:
             self._choose_next_path()
         if self._is_over:
             return None
-        self._execution = _RepeatingPolicy(self._path, SpinDetection(self._loops))
-        return self._execution
+        self._run = _RepeatingPolicy(self._path, SpinDetection(self._loops))
+        return self._run
 
     def take(self, result: Result) -> Finding | None:
         """Learn the choices of an execution; return a finding if it did not repeat the choices of the one before."""
-        assert self._execution is not None
-        self._execution.observer.conclude_execution()
+        assert self._run is not None
+        self._run.observer.conclude_execution()
         is_cut = result.verdict is Verdict.UNKNOWN
-        finding = self._execution.find_divergence(is_cut=is_cut)
+        finding = self._run.find_divergence(is_cut=is_cut)
         if finding is not None:
             self._is_over = self._is_cut = True
             return finding
         self._is_cut = self._is_cut or is_cut
         known = len(self._path)
-        self._path = self._execution.path
+        self._path = self._run.path
         self._set_untried_options(known)
         return None
+
+    def absorb(self, end: "Dfs") -> None:
+        """Go on behind the executions of a part."""
+        super().absorb(end)
+        self._is_cut = self._is_cut or end._is_cut
 
     def _choose_next_path(self) -> None:
         """Go back to the last choice that has an untried option, and take that option."""

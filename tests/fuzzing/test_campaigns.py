@@ -15,8 +15,8 @@ from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, campaign_summary, run
 from ddpsim.scenarios.fuzzing.corpus import CorpusFileState, run_corpus_files
 from ddpsim.scenarios.fuzzing.plan import CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.fuzzing.workers import WorkersLostError
 from ddpsim.scenarios.training.training import IterationRule, NetworkChoice
+from ddpsim.simulator.exploration.workers import WorkersLostError
 from tests.fuzzing.replaying import planted
 from tests.tiers import sweep
 
@@ -133,7 +133,7 @@ def test_workers_that_are_lost_end_it_with_what_was_found(campaign, monkeypatch)
         yield run_batch(plan, next(iter(numbers)))
         raise WorkersLostError("KilledWorker: three times")
 
-    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connect_workers", lambda workers: nullcontext(lost))
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.reports_of_workers", lambda workers: nullcontext(lost))
     told = campaign(PROGRAMS)
     assert told.end is CampaignEnd.LOST
     assert told.totals.execution_count >= 30

@@ -161,7 +161,9 @@ def test_batches_under_way_on_other_processes_are_told(monkeypatch, tmp_path):
         yield run_batch(plan, first)
         press()
 
-    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connect_workers", lambda workers: nullcontext(two_at_once))
+    monkeypatch.setattr(
+        "ddpsim.scenarios.fuzzing.campaign.reports_of_workers", lambda workers: nullcontext(two_at_once)
+    )
     plan = CampaignPlan(kinds=PROGRAMS.kinds, executions=400)
     told = run_campaign(plan, seconds=600, corpus=tmp_path)
     assert told.totals.execution_count >= 40

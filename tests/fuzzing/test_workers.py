@@ -6,10 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from pathlib import Path
 
-import joblib
 import psutil
 import pytest
 
@@ -18,7 +18,7 @@ from ddpsim.scenarios.fuzzing import workers
 from ddpsim.scenarios.fuzzing.campaign import CampaignEnd, run_campaign
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, CampaignPlan
 from ddpsim.scenarios.fuzzing.strategies.whole import Kind
-from ddpsim.scenarios.fuzzing.workers import WorkerBackend, Workers, connect_workers
+from ddpsim.simulator.exploration.workers import Pool, WorkerBackend, Workers, connect_workers
 from tests.jobs.conftest import has_ended
 from tests.kit.own_programs import RACY
 
@@ -45,22 +45,20 @@ def test_two_processes_come_to_the_same(alone, tmp_path):
 
 def test_batches_are_handed_out_as_workers_are_free(monkeypatch):
     monkeypatch.setattr(workers, "run_batch", lambda plan, number, seconds: number)
-    # joblib's own threads, as far as handing out goes, are workers as any.
-    with joblib.parallel_config(backend="threading", n_jobs=2):
-        assert sorted(workers._run_batches_one_by_one(PLAN, range(5), lambda: 600.0)) == [0, 1, 2, 3, 4]
-        assert sorted(workers._run_batches_in_waves(PLAN, range(5), lambda: 600.0)) == [0, 1, 2, 3, 4]
-        for hand_out in (workers._run_batches_one_by_one, workers._run_batches_in_waves):
-            stream = hand_out(
-                PLAN, count(), lambda: 600.0
-            )  # numbers without end: those of nobody who is free are not asked for
-            assert len(set(islice(stream, 5))) == 5
-            stream.close()
+    # Threads, as far as handing out goes, are workers as any.
+    with ThreadPoolExecutor(2) as threads:
+        pool = Pool(2, threads.submit)
+        assert sorted(workers._run_batches(pool, PLAN, range(5), lambda: 600.0)) == [0, 1, 2, 3, 4]
+        # numbers without end: those of nobody who is free are not asked for
+        stream = workers._run_batches(pool, PLAN, count(), lambda: 600.0)
+        assert len(set(islice(stream, 5))) == 5
+        stream.close()
 
 
 @pytest.mark.tier("nightly")
 def test_workers_with_several_threads_run_one_batch_at_a_time(alone):
-    with joblib.parallel_config(backend="threading", n_jobs=2):
-        reports = list(workers._run_batches_in_waves(PLAN, range(BATCHES), lambda: 600.0))
+    with ThreadPoolExecutor(2) as threads:
+        reports = list(workers._run_batches(Pool(2, threads.submit), PLAN, range(BATCHES), lambda: 600.0))
     assert sum(report.totals.execution_count for report in reports) == alone.count
 
 
@@ -122,7 +120,7 @@ def test_a_dask_cluster_that_loses_a_worker_loses_nothing(alone, tmp_path):
 
 def test_a_cluster_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr("ddpsim.simulator.exploration.workers.CONNECT_SECONDS", 0.3)
     start = time.monotonic()
     with (
         pytest.raises(
