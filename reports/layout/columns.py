@@ -60,14 +60,14 @@ def _find_call_order(run: Run, lane_of: Mapping[RankOrThread, int]) -> _CallOrde
     latest: dict[tuple[int, str], int] = {}
     """By rank and group, the latest collective."""
     for index, event in enumerate(run.events):
-        lane, main = lane_of[event.who], lane_of[RankOrThread(event.rank)]
         if event.call is None:
             continue
+        lane = lane_of[event.who]
         if event.kind is EventKind.ISSUE:
             if index not in nodes:
                 continue  # it is in no slot, so it is not drawn
             order.lane[index] = lane
-            order.before[index] = passed.get(lane) or list(passed.get(main, ()))
+            order.before[index] = passed.get(lane) or list(passed.get(lane_of[RankOrThread(event.rank)], ()))
             passed[lane] = [index]
             if not (call := run.calls[event.call]).is_point_to_point:
                 before = latest.get((event.rank, call.group), index)
