@@ -459,12 +459,9 @@ def _recorded(
     program: Any, size: int, plan: RunPlan, policy: str | Policy, budget: Budget | None
 ) -> Callable[[Recording], Result]:
     """Return a function that runs a program while its ranks record."""
-
-    def run(recording: Recording) -> Result:
-        chosen = _policy_by_name(policy, 0)
-        return run_once(program, size, replace(plan, recording=recording), policy=chosen, budget=budget)
-
-    return run
+    return lambda recording: run_once(
+        program, size, replace(plan, recording=recording), policy=_policy_by_name(policy, 0), budget=budget
+    )
 
 
 def _policy_by_name(policy: str | Policy, seed: int) -> Policy:

@@ -172,10 +172,8 @@ def describe_overlap(folder: Path) -> tuple[str, dict[str, str]] | None:
 
 def _continues(own: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Return True if one order begins in the middle of another one, and is that one until it ends."""
-    for start in (number for number, each in enumerate(own[:-3]) if number and each == other[0]):
-        if own[start:] == other[: len(own) - start] and len(set(own[start:])) > 3:
-            return True
-    return False
+    starts = (start for start in range(1, len(own)) if own[start] in other[:1])
+    return any(own[start:] == other[: len(own) - start] and len(set(own[start:])) > 3 for start in starts)
 
 
 class _BatchPickler(pickle.Pickler):

@@ -23,16 +23,7 @@ _EQUAL = 8.0
 _DIFFERENT = 50.0
 ROUNDINGS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The largest relative error of one rounding, by type."""
-TOLD = (
-    Kind.GRADIENT,
-    Kind.RATE,
-    Kind.PARAMETER,
-    Kind.STATE,
-    Kind.BUFFER,
-    Kind.EVALUATED,
-    Kind.METRIC,
-    Kind.WRITTEN,
-)
+TOLD = (Kind.GRADIENT, Kind.RATE, Kind.PARAMETER, Kind.STATE, Kind.BUFFER, Kind.EVALUATED, Kind.METRIC, Kind.WRITTEN)
 """The kinds whose differences decide. The others only show where a difference begins: a program may scale a loss, or
 hold partial sums in a module."""
 
@@ -166,7 +157,7 @@ class StepComparer:
         rows: list[Row] = []
         if not has_same_samples:  # samples may be split otherwise than by rows
             apart = _different_inputs(given, whole)
-            in_order = [flag for own in given for _, each in own for flag in [each.in_order]]
+            in_order = [each.in_order for own in given for _, each in own]
             has_same_samples = any(samples) and 0 not in apart and all(flags[i] for flags in in_order for i in apart)
             rows += [Row(Kind.INPUT, f"{i + 1}", 0, Answer.DIFFERENT, 1.0, 0.0) for i in apart if has_same_samples]
         rows += [*self._rows(Kind.OUTPUT, self._outputs(sides)), *self._losses(sides)]
@@ -411,6 +402,10 @@ def _different_inputs(ranks: Sequence[Samples], reference: Sequence[Samples]) ->
     return apart
 
 
+_Outputs = Mapping[tuple[str, int], Array]
+_Forward = tuple[Sequence[bytes], _Outputs]
+
+
 def _part_along(value: Array, whole: Array, number: int, count: int) -> Array | None:
     """Return this one of `count` parts of a tensor, along the dimension in which it is larger than another one."""
     larger = [i for i in range(whole.ndim) if whole.ndim == value.ndim and whole.shape[i] != value.shape[i]]
@@ -419,9 +414,7 @@ def _part_along(value: Array, whole: Array, number: int, count: int) -> Array | 
     return np.split(whole, count, larger[0])[number]
 
 
-def _part_of_samples(
-    values: Mapping[tuple[str, int], Array], outputs: Mapping[tuple[str, int], Array]
-) -> tuple[int, int] | None:
+def _part_of_samples(values: _Outputs, outputs: _Outputs) -> tuple[int, int] | None:
     """Return which part of each sample a rank has, as a number and a count, where outputs say it."""
     for key in (key for key in outputs if key in values):
         value, whole = values[key], outputs[key]
@@ -431,9 +424,6 @@ def _part_of_samples(
         if len(near) == 1:
             return near[0], count
     return None
-
-
-_Forward = tuple[Sequence[bytes], Mapping[tuple[str, int], Array]]
 
 
 def _forwards_of(step: RecordedStep) -> list[_Forward]:
@@ -457,10 +447,7 @@ def _forwards_of(step: RecordedStep) -> list[_Forward]:
 
 def _losses_of(step: RecordedStep) -> dict[str, float]:
     """Return the sum of the losses by line: ranks may share a step's micro-batches otherwise than one rank."""
-    found: dict[str, float] = {}
-    for each in step.of_kind(Kind.LOSS):
-        found[each.name] = found.get(each.name, 0.0) + each.value
-    return found
+    return {name: sum(each.value for each in own) for (kind, name), own in step.by_name.items() if kind is Kind.LOSS}
 
 
 def _array_of(entry: Entry) -> Array:

@@ -99,12 +99,7 @@ def named(kind: Kind, name: str) -> str:
 
 
 def _cause(
-    row: Row,
-    step: StepComparison,
-    factor: float | None,
-    sides: StepSides,
-    alignment: Alignment,
-    calls: Sequence[str],
+    row: Row, step: StepComparison, factor: float | None, sides: StepSides, alignment: Alignment, calls: Sequence[str]
 ) -> tuple[str, str]:
     """Return what is known of the cause, and what to do; "" for what is not known."""
     size, near = len(sides.ranks), max(_CLOSE, row.tolerance)

@@ -192,9 +192,8 @@ def _other_start(comparer: StepComparer, sides: StepSides) -> str:
     for rank, name in comparer.alignment.missing:
         if shapes[rank] != shapes[0]:
             continue  # another model
-        own, first = (
-            {each.name: each.value for each in sides.ranks[number].of_kind(Kind.GRADIENT)} for number in (rank, 0)
-        )
+        steps = sides.ranks[rank], sides.ranks[0]
+        own, first = ({each.name: each.value for each in step.of_kind(Kind.GRADIENT)} for step in steps)
         places = comparer.alignment.places
         equal = [key for key in own if key in first and np.array_equal(own[key], first[key])]
         moving = [key for key in equal if own[key].any()]
