@@ -171,8 +171,9 @@ def describe_overlap(folder: Path) -> tuple[str, dict[str, str]] | None:
 
 
 def _continues(own: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return True if one order begins in the middle of another one, and is that one until it ends."""
-    starts = (start for start in range(1, len(own)) if own[start] in other[:1])
+    """Return True if one order begins in the first half of another one, and is that one until it ends: a shorter part
+    may be padding."""
+    starts = (start for start in range(1, len(own) // 2 + 1) if own[start] in other[:1])
     return any(own[start:] == other[: len(own) - start] and len(set(own[start:])) > 3 for start in starts)
 
 

@@ -385,6 +385,24 @@ def test_each_schedule_is_held_against_one_reference(bug):
         assert again.findings[0].summary == finding.summary
 
 
+@pytest.mark.parametrize("start", [4, 11])
+def test_parts_that_overlap_for_padding_are_no_bug(start):
+    def program(rank):
+        model = trainings.network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(*trainings.samples(28))
+        own = range(start, start + 16) if rank else range(16)
+        if torch.distributed.get_world_size() == 1:
+            own = range(28)
+        for inputs, labels in torch.utils.data.DataLoader(data, 8, sampler=own):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            trainings.reduce_gradients(model)
+            optimizer.step()
+
+    assert ddpsim.compare(program, 2).is_same is (start == 11)
+
+
 def test_a_run_whose_training_is_not_comparable_is_unknown():
     result = ddpsim.simulate(trainings.own_samples, 2, check="reference")
     assert (result.verdict, result.findings[0].code) == (ddpsim.Verdict.UNKNOWN, "unchecked")
