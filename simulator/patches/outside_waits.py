@@ -1,10 +1,10 @@
-"""Waits for what is outside the simulation: file locks, locks and data of multiprocessing, child processes, files, and
-keys of stores that are older than the run.
+"""Waits for what is outside the simulation: file locks, locks and data of multiprocessing, sockets that are read as
+files, child processes, files, and keys of stores that are older than the run.
 
 A rank that looks for such a thing in vain lets the other ranks run, and looks again when none of them can. Virtual time
 then goes on as fast as real time; at a file lock that another rank holds, at once.
 
-Not covered: reads of sockets and of file objects, such as `Popen.stdout`, and other native code. Where ranks are
+Not covered: other reads of sockets and of file objects, such as `Popen.stdout`, and other native code. Where ranks are
 threads, a wait for a child process keeps the others from running, as torch compiles in child processes under a lock.
 """
 
@@ -14,6 +14,7 @@ import multiprocessing.synchronize
 import os
 import select
 import selectors
+import socket
 import sys
 from _thread import get_native_id
 from collections.abc import Callable
@@ -72,6 +73,7 @@ class OutsideWaits:
             (locks, "acquire", self._make_acquire),
             (locks, "__enter__", lambda original: lambda lock: lock.acquire()),
             (connections, "_recv", self._wrap_receive),
+            (socket.SocketIO, "readinto", self._wrap_socket_read),
             (selectors.PollSelector, "select", self._wrap_select),
             (FileBaton, "wait", self._wrap_build_wait),
             (Store, "wait", self._wrap_store_wait),
@@ -219,6 +221,18 @@ class OutsideWaits:
             return original(connection, *arguments)
 
         return _recv
+
+    def _wrap_socket_read(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @_named_as(original)
+        def readinto(reader: Any, buffer: Any) -> Any:
+            link, poll = reader._sock, select.poll()
+            if self._host.is_rank_thread() and link is not None and link.gettimeout() != 0:
+                poll.register(link.fileno(), select.POLLIN)
+                if not poll.poll(0) and not self._wait_for(lambda: poll.poll(0) or None, _DATA, link.gettimeout()):
+                    raise TimeoutError("timed out")
+            return original(reader, buffer)
+
+        return readinto
 
     def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @_named_as(original)

@@ -4,10 +4,14 @@ import fcntl
 import multiprocessing
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.request import urlopen
 
 import pytest
 import torch
@@ -106,6 +110,46 @@ def test_a_file_lock_that_another_process_keeps_is_stuck(isolation, holder):
     expected = r"rank \d has waited for a file lock for 0.3 s, which process \d+ holds"
     assert code == "stuck"
     assert re.fullmatch(expected, summary)
+
+
+@both
+def test_a_rank_reads_from_the_http_server_of_another(isolation):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"state")
+
+        def log_message(self, *arguments):
+            pass
+
+    def program(rank):
+        server = HTTPServer(("127.0.0.1", 0), Handler) if rank == 0 else None
+        if server:
+            threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        port = [server and server.server_port]
+        dist.broadcast_object_list(port)
+        if rank == 1:
+            with urlopen(f"http://127.0.0.1:{port[0]}", timeout=20) as answer:
+                assert answer.read() == b"state"
+        dist.barrier()
+        if server:
+            server.shutdown()
+            server.server_close()
+
+    assert show(program, isolation) == []
+
+
+@both
+def test_a_read_from_a_socket_ends_at_its_time_out(isolation):
+    def program(rank):
+        ours, theirs = socket.socketpair()
+        with ours, theirs, ours.makefile("rb") as reader:
+            ours.settimeout(0.2)
+            with pytest.raises(TimeoutError, match="timed out"):
+                reader.read(1)
+
+    assert show(program, isolation) == []
 
 
 @both
