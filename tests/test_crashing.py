@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ddpsim import Code, Finding, Result, Schedule, UsageError
 from ddpsim.scenarios.cli.commands import main
@@ -173,6 +175,26 @@ def test_the_file_of_a_store_is_not_in_the_diary(tmp_path, monkeypatch):
     for module in (user_stores.__name__, "train"):
         exec("watch._on_event('open', (name, 'w', 1))", {"__name__": module, "watch": watch, "name": module})
     assert [json.loads(line)[1] for line in Path("diary").read_text().splitlines()] == [[str(tmp_path / "train")]]
+
+
+@pytest.mark.tier("ci")
+def test_what_steps_without_training_is_no_step_in_the_diary(tmp_path):
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    run = SimpleNamespace(steps=0)
+    watch = OperationWatch(SimpleNamespace(kernel=SimpleNamespace(run=run)), 0, str(tmp_path / "diary"), [])
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    hook = register_optimizer_step_post_hook(watch._on_step)
+    try:
+        get_optimizer_state_dict(model, optimizer)  # which makes the state by a step, before a checkpoint is read
+        optimizer.step()
+        watch._on_step(optimizer, (), {})  # as an optimizer does that holds this one
+        run.steps += 1
+        optimizer.step()
+    finally:
+        hook.remove()
+    assert [json.loads(line)[3] for line in (tmp_path / "diary").read_text().splitlines()] == [1, 2]
 
 
 def test_ranks_that_resume_after_a_strike_before_a_rename():

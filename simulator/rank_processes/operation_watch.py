@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
 from ddpsim.simulator.process_group import user_stores
-from ddpsim.simulator.runtime.call_sites import current_user_site
+from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
@@ -35,6 +36,8 @@ _CHANGING = {"os.rename": 2, "os.remove": 1, "os.mkdir": 1, "os.rmdir": 1, "os.t
 """The events that change a file, with the number of its paths."""
 _LOSS = re.compile(r"loss.*\d", re.IGNORECASE)
 _SLOW_SECONDS = 86_400.0
+_FRAMES_TO_CALLER = 8
+"""How far the caller of an optimizer's step is, at most, behind the wrappers of that step."""
 
 
 class OperationWatch:
@@ -48,6 +51,8 @@ class OperationWatch:
         self._file = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if diary else None
         self._folder = os.getcwd() + os.sep
         self._made = self._steps = 0
+        self._step = (-1, "")
+        """When the last optimizer step was, and the digest of its parameters."""
         self._written = self._line = ""
         """The file that was opened last to be written, and the line that the program has begun to print."""
         self._is_inside = False
@@ -141,8 +146,13 @@ class OperationWatch:
                 self._is_inside = False
 
     def _on_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
-        self._steps += 1
-        self._note("step", _digest([each for group in optimizer.param_groups for each in group["params"]]))
+        digest = _digest([each for group in optimizer.param_groups for each in group["params"]])
+        step = self._host.kernel.run.steps, digest
+        callers = islice(frames_outwards(sys._getframe(1)), _FRAMES_TO_CALLER)
+        # a checkpoint's reader makes the optimizer's state by a step; an optimizer may hold others
+        if step != self._step and all(each.f_code.co_name != "_init_optim_state" for each in callers):
+            self._steps, self._step = self._steps + 1, step
+            self._note("step", digest)
 
     def _wrap_next_batch(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def next_batch(iterator: Any) -> Any:
