@@ -133,7 +133,7 @@ def _is_attribute_in_code(owner: Any, name: str) -> bool:
     if not isinstance(owner, type):
         return False
     for module in {kind.__module__ for kind in owner.__mro__ if kind is not object}:
-        with suppress(ImportError, OSError):
+        with suppress(ImportError, OSError, AttributeError):  # a frozen module has no file
             if any(name in code.co_names for code in code_objects_of(module)):
                 return True
     return False

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.faults import How, Strike
 from ddpsim.simulator.process_group import user_stores
-from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
+from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
@@ -36,8 +35,6 @@ _CHANGING = {"os.rename": 2, "os.remove": 1, "os.mkdir": 1, "os.rmdir": 1, "os.t
 """The events that change a file, with the number of its paths."""
 _LOSS = re.compile(r"loss.*\d", re.IGNORECASE)
 _SLOW_SECONDS = 86_400.0
-_FRAMES_TO_CALLER = 8
-"""How far the caller of an optimizer's step is, at most, behind the wrappers of that step."""
 
 
 class OperationWatch:
@@ -148,9 +145,7 @@ class OperationWatch:
     def _on_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         digest = _digest([each for group in optimizer.param_groups for each in group["params"]])
         step = self._host.kernel.run.steps, digest
-        callers = islice(frames_outwards(sys._getframe(1)), _FRAMES_TO_CALLER)
-        # a checkpoint's reader makes the optimizer's state by a step; an optimizer may hold others
-        if step != self._step and all(each.f_code.co_name != "_init_optim_state" for each in callers):
+        if step != self._step and not _makes_state_only(optimizer):  # an optimizer may hold others
             self._steps, self._step = self._steps + 1, step
             self._note("step", digest)
 
@@ -186,12 +181,24 @@ def _without_sigterm(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_handler
 
 
+def _makes_state_only(optimizer: Optimizer) -> bool:
+    """Return whether a step is one by which an optimizer gets its state before a checkpoint is read, as torch's
+    checkpoints do: its learning rates and gradients are zero."""
+    gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+    return all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups) and not any(
+        _local(each).any() for each in gradients
+    )
+
+
+def _local(tensor: Any) -> Any:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def _digest(value: Any) -> str:
     hashed = hashlib.blake2b(digest_size=8)
     for each in tree_leaves(value):
         if isinstance(each, torch.Tensor):
-            local = each.to_local() if hasattr(each, "to_local") else each
-            hashed.update(local.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            hashed.update(_local(each).detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         else:
             hashed.update(repr(each).encode())
     return hashed.hexdigest()
