@@ -11,7 +11,7 @@ what is run in vain. Results are not sent: what is reported is run again (explor
 import pickle
 import time
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -158,7 +158,7 @@ class ExecutionsOfWorkers:
                 with raise_if_lost():
                     reports = future.result()
             except WorkersLostError as error:
-                if tries == _MOST_TRIES:
+                if tries == _MOST_TRIES or isinstance(error.__cause__, CancelledError):
                     raise
                 self.lost = str(error)
                 self._submit(task, tries + 1)

@@ -9,7 +9,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -117,6 +117,8 @@ def raise_if_lost() -> Iterator[None]:
         lost += [CommClosedError, KilledWorker]
     try:
         yield
+    except CancelledError as error:  # so ends what was under way on a cluster that is gone
+        raise WorkersLostError("the cluster does not answer any more") from error
     except tuple(lost) as error:
         told = re.search(r"exit codes of the workers are {(.*?)}", str(error))
         how = " ".join(f"{type(error).__name__}: {error}".split()) if told is None else f"ended by {told[1]}"

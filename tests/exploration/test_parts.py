@@ -162,6 +162,23 @@ def test_a_task_whose_worker_dies_is_run_again_and_ends_it_the_third_time(at_tim
     )
 
 
+def test_a_cluster_that_goes_away_ends_it_with_what_was_found(at_times, monkeypatch):
+    def wait(futures, return_when):
+        if timing.tasks < 4:
+            return DrawnTiming.wait(timing, futures, return_when)
+        future, _ = timing.waiting.pop()
+        future.cancel()
+        return {future}, set()
+
+    timing = at_times(0, width=1)
+    monkeypatch.setattr(parts, "wait", wait)
+    monkeypatch.setattr(parts.ExecutionsOfWorkers, "_most", 3)
+    exploration = explore(write_and_read, 3, policy="random", jobs=2)
+    assert exploration.extent == (
+        "Not all interleavings covered: the workers were lost (the cluster does not answer any more) after 9 executions"
+    )
+
+
 def test_a_failure_that_only_a_worker_sees_is_nondeterminism(at_times, monkeypatch):
     def fails_elsewhere(rank):
         assert os.environ["PLACE"] == "here"
