@@ -14,7 +14,7 @@ from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import shorten_text, values_with_ranks_text
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
-from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value
 
 _NEAREST, _FARTHEST = 32, 16_384
@@ -50,7 +50,8 @@ class PathStep(NamedTuple):
     """True for the line of a loop."""
 
 
-_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
+"""Functions of their own before Python 3.12."""
 
 _Path = Sequence[PathStep | Call]
 _Key = tuple[object, ...]
@@ -99,10 +100,11 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
 
 
 def name_threads(finding: Finding, together: Iterable[tuple[str, set[str], str]]) -> Finding:
-    """Return a mismatch with the cause that two threads of a rank use the group together; itself if they do not."""
+    """Return a mismatch, or calls of unlike lines, with the cause that two threads of a rank use the group together;
+    the finding itself if they do not."""
     threads = {(call.group, call.thread) for call in finding.calls}
     is_known = finding_has_cause(finding, (Cause.CAUGHT, Cause.LOST_IN_THREAD))
-    if finding.code.value.startswith("mismatch") and not is_known:
+    if finding.code.value.startswith(("mismatch", Code.HAZARD_CALL_SITE.value)) and not is_known:
         for group, names, text in together:
             if threads.issuperset((group, name) for name in names):
                 ranks = tuple(sorted({call.rank for call in finding.calls}))  # any of them may be first another time
@@ -194,17 +196,16 @@ END = PathStep("", NOWHERE)
 def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, dict[str, list[PathStep | Call]]]:
     """Return, by rank and thread, the steps and the collectives on these groups, in order.
 
-    How far a comprehension or generator expression went, as in `all(...)`, is no step of its own: rounds would meet
-    other rounds there.
+    How far a generator expression went, as in `all(...)`, is no step of its own: rounds would meet other rounds there.
     """
     paths: dict[int, dict[str, list[PathStep | Call]]] = {}
     for fact in noticed:
         if fact.kind is NoticedKind.PATH:
             rank, steps = fact.detail
             calls = [call for call in fact.calls if call.group in groups and not call.is_point_to_point]
-            for step in (*(each for each in steps if each.site.function not in _COMPREHENSIONS), *calls):
+            for step in (*(each for each in steps if each.site.function != "<genexpr>"), *calls):
                 path = paths.setdefault(rank, {}).setdefault(step.thread, [])
-                if not path or step != path[-1]:  # from Python 3.12 on, rounds of a comprehension repeat its line
+                if not path or step != path[-1]:  # rounds of a comprehension repeat its line
                     path.append(step)
     return dict(sorted(paths.items()))
 
@@ -259,6 +260,8 @@ def _advise_branch(
     values = list(_differing({rank: step.values or () for rank, step in last_steps.items()}))
     number = sum(_key(step) == _key(last) for step in parting.other[:j])
     rounds = list(_differing({rank: step.round for rank, step in same_rounds.items()}, "was")) if number > 1 else []
+    if len({int(value) - rank for rank, step in same_rounds.items() for _, value in step.round}) == 1:
+        rounds = []  # each rank goes through a part of its own, as by range(rank, size, world_size)
     sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
     is_told = any(isinstance(line, LabelledLine) and line.text.startswith("a tie") for line in finding.lines)
@@ -295,8 +298,9 @@ def _line_that_decides(parting: Parting) -> PathStep | None:
     for path in (mine[:i], other[:j]):
         steps = (step for step in reversed(path) if isinstance(step, PathStep))
         found.append(next((s for s in steps if len(functions) > 1 or s.site._replace(line=0) in functions), END))
-    is_one = _key(found[0]) == _key(found[1]) and found[1].site._replace(line=0) in functions
-    return found[1] if is_one and found[1].values is not None else None
+    here = found[1].site
+    is_inside = here._replace(line=0) in functions or here.function in _COMPREHENSIONS
+    return found[1] if is_inside and _key(found[0]) == _key(found[1]) and found[1].values is not None else None
 
 
 def _steps_at(
@@ -323,7 +327,15 @@ def _reduction_alone(side: Parting) -> Call | None:
 def _leaves_loop(side: Parting, last: PathStep) -> bool:
     """Return True if the last common line is that of a loop, and this side goes on after it, the other inside."""
     mine, other = (next(iter(path[at:]), END) for path, at in zip(side[:2], side.at, strict=True))
-    if not last.is_loop or isinstance(other, Call) or other.site._replace(line=0) != last.site._replace(line=0):
+    if not last.is_loop or isinstance(other, Call):
+        return False
+    if last.site.function in _COMPREHENSIONS:
+        steps = (step.site for step in reversed(side.mine[: side.at[0]]) if isinstance(step, PathStep))
+        around = next(
+            (site for site in steps if site._replace(function=last.site.function) == last.site != site), NOWHERE
+        )
+        return isinstance(mine, PathStep) and mine.site.function == around.function != other.site.function
+    if other.site._replace(line=0) != last.site._replace(line=0):
         return False
     in_function = not isinstance(mine, Call) and mine.site._replace(line=0) == last.site._replace(line=0)
     return last.site < other.site and not (in_function and last.site < mine.site < other.site)

@@ -83,7 +83,7 @@ class PathRecorder:
         elif (names := _names_that_decide(frame.f_code.co_filename).get(frame.f_lineno)) is not None:
             values, target = _values(frame, names[0]), _values(frame, names[1], is_number=True)
         self._count[me.rank] = self._count.get(me.rank, 0) + 1
-        is_loop = names is not None and names[2]
+        is_loop = names is not None and (names[2] or frame.f_code.co_name.endswith("comp>"))
         step = PathStep(me.name, site_of_user_frame(frame), raised, values, target, is_loop)
         self._steps.setdefault(me.rank, []).append(step)
         return self._step

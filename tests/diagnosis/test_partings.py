@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import Verdict, simulate
+from ddpsim import Code, Verdict, simulate
 from ddpsim.simulator.api import name_parting
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.partings import END, PathStep, find_parting
@@ -292,6 +293,24 @@ def prepares_in_a_comprehension(rank, shares=False):
     dist.barrier()
 
 
+def predict(batch):
+    dist.all_gather([torch.empty(1) for _ in range(3)], torch.ones(1))
+    return batch
+
+
+def predicts_in_a_comprehension(rank, shares=False):
+    batches = range(2 + (rank == 1 and not shares))
+    predictions = [predict(batch) for batch in batches]
+    assert predictions
+    reduce_one()
+
+
+def reads_each_third(rank, shares=False):
+    for number in range(rank, 9 if shares or rank < 2 else 6, 3):
+        dist.all_reduce(torch.tensor(float(number)))
+    dist.barrier()
+
+
 def keeps_one_entry_more(rank, shares=False):
     for entry in range(2 + (rank == 1 and not shares)):
         dist.broadcast(torch.tensor(entry), 0)
@@ -300,7 +319,7 @@ def keeps_one_entry_more(rank, shares=False):
 
 def found_by(program, isolation="thread"):
     result = simulate(program, 3, isolation=isolation)
-    (finding,) = name_parting(result, program, 3, isolation=isolation).findings
+    finding, *_ = name_parting(result, program, 3, isolation=isolation).findings
     return finding
 
 
@@ -332,13 +351,15 @@ PROGRAMS = {
     prepared_by_rank_0: ("rank 0 took a branch that no other rank took", "rank 0 went on at"),
     gathers_after_validation: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on at"),
     saved_by_a_thread: (
-        'and thread "saver" (test_partings.py:23) were in collectives of group "default" at the same time',
+        'and thread "saver" (test_partings.py:24) were in collectives of group "default" at the same time',
     ),
     reduces_gradients_that_are_there: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     counts_its_own_steps: ("the paths of the ranks part", "self.count is 6 on ranks 0, 1 against 5 on rank 2"),
     logs_where_there_are_boxes: ("a tensor of shape [2, 4] on ranks 0, 1 against a tensor of shape [0, 4] on rank 2",),
     fills_its_batch: ("the paths of the ranks part", "slots is 3 on ranks 0, 1 against 2 on rank 2"),
     prepares_in_a_comprehension: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on at"),
+    predicts_in_a_comprehension: ("ranks 0, 2 left the loop at test_partings.py:", "and rank 1 went on in it"),
+    reads_each_third: ("rank 2 left the loop at test_partings.py:", "and ranks 0, 1 went on in it"),
     keeps_one_entry_more: ("ranks 0, 2 left the loop at test_partings.py:", "and rank 1 went on in it"),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }
@@ -393,6 +414,23 @@ def test_threads_that_run_the_same_lines_share_a_group():
     finding = next(found[0] for found in findings if found)
     assert finding.ranks == (0, 1, 2)
     assert 'were in collectives of group "default" at the same time' in cause_of(finding)
+
+
+def reports_late(rank):
+    thread = threading.Thread(target=reduce_one, name="reporter")
+    if rank == 0:
+        thread.start()
+    time.sleep(1 + rank)
+    dist.all_reduce(torch.zeros(1))
+    if rank == 1:
+        thread.start()
+    thread.join()
+
+
+def test_hazards_of_threads_that_share_a_group_have_that_cause():
+    (finding,) = simulate(reports_late, 2).findings
+    assert finding.code is Code.HAZARD_CALL_SITE
+    assert "the program (test_partings.py:" in cause_of(finding)
 
 
 def test_threads_that_wait_for_each_other_are_no_cause():

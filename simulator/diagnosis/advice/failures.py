@@ -93,7 +93,8 @@ class FailureCauses:
     )
     UNUSED_PARAMETERS = make_advice(facts.RanksAndParameters)(
         "in the step before, {parameters} got no gradient, so the bucket was never reduced",
-        "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss",
+        "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss; if "
+        "an exception ended that backward, let it end the program, or share a flag and let all ranks skip the step",
     )
     READY_TWICE = make_advice(facts.RanksAndParameters)(
         "a parameter was ready twice in one backward: it got its gradient twice (reentrant checkpointing, a layer used "
