@@ -175,8 +175,8 @@ class StepComparer:
         groups: dict[frozenset[tuple[str, bytes]], list[int]] = {}
         for rank, own in zip(of_ranks, samples, strict=True):
             groups.setdefault(frozenset(own), []).append(rank)
-        seen, those = self._losses_seen, (row.name for row in rows if row.kind is Kind.LOSS)
-        self._losses_seen = seen.union(those)
+        seen = self._losses_seen
+        self._losses_seen |= {row.name for row in rows if row.kind is Kind.LOSS}
         return StepComparison(rows, has_same_samples, list(groups.values()) if all(groups) else (), draws, seen)
 
     # --- parts of a step ----------------------------------------------------------------------------------------------
@@ -201,8 +201,7 @@ class StepComparer:
                         continue
                     if times.keys().isdisjoint(own):  # as in context parallelism
                         part = parts[rank]
-                        one = None if part is None else _part_along(value, whole, *part)
-                        if one is not None:
+                        if part is not None and (one := _part_along(value, whole, *part)) is not None:
                             yield _Pair(key[0], rank, value, one, _size(whole - moved))
                         continue
                     kept = [row for row, each in enumerate(own) if each in rows_of]

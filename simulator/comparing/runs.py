@@ -50,11 +50,10 @@ class Reference:
         result, found = self.compare(run_ranks)
         if result.verdict is not Verdict.PASS or found.is_same:
             return result
-        row, code = found.first, Code.UNCHECKED
-        if found.answer is Answer.DIFFERENT:
-            code = _CODES.get(row.kind if row else Kind.GRADIENT, Code.DIVERGENCE_GRADIENTS)
-        ranks = (row.rank,) if row is not None else ()
-        finding = summarized_finding(code, ranks, f"against {self._what}: {found.line}", found.lines)
+        kind, ranks = (found.first.kind, (found.first.rank,)) if found.first else (Kind.GRADIENT, ())
+        is_known, of_kind = found.answer is Answer.DIFFERENT, _CODES.get(kind, Code.DIVERGENCE_GRADIENTS)
+        code, line = of_kind if is_known else Code.UNCHECKED, f"against {self._what}: {found.line}"
+        finding = summarized_finding(code, ranks, line, found.lines)
         return replace(result, findings=(finding, *result.findings)).with_replay(result.replay)
 
     def compare(self, run_ranks: RunRecorded) -> tuple[Result, Comparison]:
