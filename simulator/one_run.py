@@ -217,8 +217,8 @@ def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
     return tuple(text.replace(AT_EXIT, f"{AT_EXIT}{rank_list(ranks)} raised ", 1) for text, ranks in said.items())
 
 
-def _threads_together(trace: Trace) -> Iterator[tuple[str, set[str], str]]:
-    """Yield the group, names and text of two threads of a rank that were in collectives of the group at a time."""
+def _threads_together(trace: Trace) -> Iterator[tuple[int, str, set[str], str]]:
+    """Yield the rank, group, names and text of two threads of a rank that were in the group's collectives at once."""
     waiting: dict[tuple[int, str], tuple[str, Site]] = {}
     for rank, call, thread, kind in ((event.rank, event.call, event.thread, event.kind) for event in trace):
         if call is None or call.peer is not None:
@@ -227,7 +227,7 @@ def _threads_together(trace: Trace) -> Iterator[tuple[str, set[str], str]]:
         if kind is EventKind.ISSUE and (other := waiting.get((rank, call.group), mine))[0] != thread:
             both = [f'thread "{name}" ({site})' if name else f"the program ({site})" for name, site in (other, mine)]
             text = f'on rank {rank}, {" and ".join(both)} were in collectives of group "{call.group}" at the same time'
-            yield call.group, {other[0], thread}, text
+            yield rank, call.group, {other[0], thread}, text
         if kind is EventKind.WAIT:
             waiting[rank, call.group] = mine
         elif kind is EventKind.DONE:

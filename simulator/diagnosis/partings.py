@@ -24,6 +24,7 @@ _REPLACED = (
     Cause.RAN_OUT_OF_INPUT,
     Cause.OTHER_BRANCH,
     Cause.OTHER_FUNCTION,
+    Cause.OTHER_TENSOR,
     Cause.DECIDED_ALONE,
     Cause.LEFT_LOOP,
     Cause.STAYED_IN_LOOP,
@@ -99,16 +100,18 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
     return caught or _advise_branch(finding, first, {rank: found[rank] for rank in who}, paths, rest)
 
 
-def name_threads(finding: Finding, together: Iterable[tuple[str, set[str], str]]) -> Finding:
+def name_threads(finding: Finding, together: Iterable[tuple[int, str, set[str], str]]) -> Finding:
     """Return a mismatch, or calls of unlike lines, with the cause that two threads of a rank use the group together;
     the finding itself if they do not."""
     threads = {(call.group, call.thread) for call in finding.calls}
     is_known = finding_has_cause(finding, (Cause.CAUGHT, Cause.LOST_IN_THREAD))
     if finding.code.value.startswith(("mismatch", Code.HAZARD_CALL_SITE.value)) and not is_known:
-        for group, names, text in together:
-            if threads.issuperset((group, name) for name in names):
-                ranks = tuple(sorted({call.rank for call in finding.calls}))  # any of them may be first another time
-                return _with_advice(finding, Cause.THREADS_SHARE_GROUP.lines(fact=text), [], ranks)
+        these = [each for each in together if threads.issuperset((each[1], name) for name in each[2])]
+        ranks = tuple(sorted({rank for rank, *_ in these}))
+        if not {*finding.ranks} <= {*ranks}:  # all may do the same, and one has not come to it
+            ranks = tuple(sorted({call.rank for call in finding.calls}))
+        for *_, text in these[:1]:
+            return _with_advice(finding, Cause.THREADS_SHARE_GROUP.lines(fact=text), [], ranks)
     return finding
 
 
@@ -116,12 +119,12 @@ def find_parting(mine: _Path, other: _Path, unlike: Sequence[Call] = ()) -> Part
     """Return the first place where two paths part and make unequal collectives before they meet again; None if there
     is no such place, or a rank that did not end may still make the same ones.
 
-    `unlike`: calls that were matched and do not agree. Where two paths end in these, from different lines, their
-    arguments count, and not the operation alone.
+    `unlike`: calls that were matched and do not agree. Where two paths end in these, their arguments count, and not the
+    operation alone.
     """
     one, two = [_key(step) for step in mine], [_key(step) for step in other]
     last = [call for path in (mine, other) for call in path[-1:] if isinstance(call, Call) and call in unlike]
-    if len({call.site for call in last}) > 1:
+    if len(last) > 1:
         one[-1], two[-1] = ((call.group, f"{call.operation} {call.signature}") for call in last)
     i = j = 0
     while i < len(one) and j < len(two):
@@ -287,6 +290,8 @@ def _advise_branch(
         if is_alone and (stays or not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT])):
             advice = Cause.BRANCH_ALONE.lines(rank_list(ranks), f"from {last.site} {sides}")
             return _with_advice(finding, [*notes, *advice], sites)
+    if finding_has_cause(finding, [Cause.OTHER_BRANCH, Cause.OTHER_FUNCTION, Cause.OTHER_TENSOR]):
+        return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=f"from {last.site} {sides}")], sites)
     return finding
 
 

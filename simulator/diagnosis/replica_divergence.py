@@ -243,9 +243,10 @@ def _advise_divergence(
         return Cause.PARAMETERS_IN_OTHER_ORDER.lines(who=who)
     if known.is_divided and moment.occasion in (ComparisonEvent.BEGAN, ComparisonEvent.ENDED):
         return Cause.STEPPED_BY_PARTS.lines(fact=name)
-    if moment.occasion in _CAUSES:
+    is_unused = moment.step == 0 and not known.has_run
+    if moment.occasion in _CAUSES and not (is_unused and moment.occasion is ComparisonEvent.ENDED):
         return _CAUSES[moment.occasion].lines()
-    if moment.step == 0 and not known.has_run:
+    if is_unused:
         return Cause.INNER_MODULE_TRAINED.lines()
     if not known.is_reduced:
         return Cause.NOT_IN_A_BUCKET.lines(fact=name)

@@ -311,6 +311,15 @@ def reads_each_third(rank, shares=False):
     dist.barrier()
 
 
+def reduces_what_has_a_gradient(rank, shares=False):
+    adapter, head = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+    hidden = torch.ones(2, 4) if rank == 2 and not shares else adapter(torch.ones(2, 3))
+    head(hidden).sum().backward()
+    for parameter in (*adapter.parameters(), *head.parameters()):
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+
+
 def keeps_one_entry_more(rank, shares=False):
     for entry in range(2 + (rank == 1 and not shares)):
         dist.broadcast(torch.tensor(entry), 0)
@@ -360,6 +369,7 @@ PROGRAMS = {
     prepares_in_a_comprehension: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on at"),
     predicts_in_a_comprehension: ("ranks 0, 2 left the loop at test_partings.py:", "and rank 1 went on in it"),
     reads_each_third: ("rank 2 left the loop at test_partings.py:", "and ranks 0, 1 went on in it"),
+    reduces_what_has_a_gradient: ("the paths of the ranks part: from test_partings.py:", "rank 2 went on at"),
     keeps_one_entry_more: ("ranks 0, 2 left the loop at test_partings.py:", "and rank 1 went on in it"),
     left_by_break: ("the paths of the ranks part", "patience is 0 on ranks 0, 1 against 2 on rank 2"),
 }

@@ -490,3 +490,19 @@ def test_models_whose_gradients_stay_in_groups_of_one_rank_are_told():
         simulate(reduced_over_one_axis, 2, args=(axis,), check="replicas").notes for axis in ("shards", "replicas")
     ]
     assert notes == [(told,), ()]
+
+
+def trains_the_inner_module(rank, through_wrapper):
+    torch.manual_seed(0)
+    model = TorchEngine(torch.nn.Linear(2, 1))
+    model = model if through_wrapper else model.module
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.full((1, 2), 1.0 + rank)).sum().backward()
+        optimizer.step()
+
+
+def test_a_wrapper_that_is_dropped_before_training_is_the_cause():
+    (finding,) = simulate(trains_the_inner_module, 2, args=(False,), check="replicas").findings
+    assert "no synchronising forward went through the wrapper, so nothing averaged the gradients" in finding.text
+    assert simulate(trains_the_inner_module, 2, args=(True,), check="replicas").verdict is Verdict.PASS
