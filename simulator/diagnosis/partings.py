@@ -25,6 +25,7 @@ _REPLACED = (
     Cause.OTHER_BRANCH,
     Cause.OTHER_FUNCTION,
     Cause.OTHER_TENSOR,
+    Cause.OTHER_ARGUMENT,
     Cause.DECIDED_ALONE,
     Cause.LEFT_LOOP,
     Cause.STAYED_IN_LOOP,
@@ -290,7 +291,7 @@ def _advise_branch(
         if is_alone and (stays or not finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT])):
             advice = Cause.BRANCH_ALONE.lines(rank_list(ranks), f"from {last.site} {sides}")
             return _with_advice(finding, [*notes, *advice], sites)
-    if finding_has_cause(finding, [Cause.OTHER_BRANCH, Cause.OTHER_FUNCTION, Cause.OTHER_TENSOR]):
+    if finding_has_cause(finding, [Cause.OTHER_BRANCH, Cause.OTHER_FUNCTION, Cause.OTHER_TENSOR, Cause.OTHER_ARGUMENT]):
         return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=f"from {last.site} {sides}")], sites)
     return finding
 
