@@ -30,9 +30,16 @@ def new_files(before: dict[str, str]) -> dict[str, str]:
     return {number: file for number, file in open_files().items() if before.get(number) != file}
 
 
+_ENDING_SECONDS = 10.0
+"""A thread that has done its work may need this long to be gone on a busy machine."""
+
+
 @contextmanager
 def no_thread_is_left() -> Iterator[None]:
     """Fail where the block leaves a thread that was not there before it."""
     before = threading.enumerate()
     yield
-    assert [thread for thread in threading.enumerate() if thread not in before] == []
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(_ENDING_SECONDS)
+    assert [thread for thread in left if thread.is_alive()] == []
