@@ -27,7 +27,7 @@ from ddpsim.simulator.diagnosis.replica_divergence import (
     DivergenceCircumstances,
     EqualRanks,
 )
-from ddpsim.simulator.model_tensors import first_different_index
+from ddpsim.simulator.model_tensors import first_different_index, local_part
 from ddpsim.simulator.replicas import replica_comparison, replica_tensors
 from ddpsim.simulator.replicas.replica_comparison import ReplicaComparison
 from ddpsim.simulator.replicas.replica_tensors import ReplicaSample, ReplicaTensor, WrapperProgress
@@ -173,6 +173,14 @@ class ReplicaJudge:
                 ranks = sorted((sorted(ends[key].compared_ranks), key[0]) for key in keys)
                 groups = [f'"{name}" ({rank_list(own)})' for own, name in ranks]
                 yield f"{what} of groups {join_names(shorten_list(groups))}, which began equal and ended different"
+
+    def not_finite(self) -> Iterator[str]:
+        """Yield texts on models that ended with NaN or infinity, which replicas may share."""
+        for (group, number), end in (*self._ends.items(), *self._ends_by_hand.items()):
+            tensors = end.groups[0].tensors.items()
+            if names := [name for name, each in tensors if not local_part(each.tensor).isfinite().all()]:
+                model = f"DDP #{number}" if number >= 0 else f'the model of group "{group}"'
+                yield f"NaN or infinity at the end in {join_names(shorten_list(names))} of {model}"
 
     def _is_complete(self, sample: ReplicaSample, comparison: ReplicaComparison) -> bool:
         """Return whether all ranks that can still send a sample have sent it. In a large world, this is not checked at

@@ -506,3 +506,20 @@ def test_a_wrapper_that_is_dropped_before_training_is_the_cause():
     (finding,) = simulate(trains_the_inner_module, 2, args=(False,), check="replicas").findings
     assert "no synchronising forward went through the wrapper, so nothing averaged the gradients" in finding.text
     assert simulate(trains_the_inner_module, 2, args=(True,), check="replicas").verdict is Verdict.PASS
+
+
+def gets_a_batch_that_is_no_number(rank, skips):
+    model = TorchEngine(torch.nn.Linear(2, 1, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        loss = model(torch.full((1, 2), float("nan") if (rank, step) == (1, 1) else 1.0)).sum()
+        is_bad = (~loss.detach().isfinite()).int()
+        dist.all_reduce(is_bad, dist.ReduceOp.MAX)
+        if not (skips and is_bad):
+            loss.backward()
+            optimizer.step()
+
+
+def test_replicas_that_share_values_that_are_no_numbers_are_told():
+    notes = [simulate(gets_a_batch_that_is_no_number, 2, args=(skips,), check="replicas").notes for skips in (0, 1)]
+    assert notes == [("NaN or infinity at the end in weight of DDP #0",), ()]
