@@ -7,6 +7,7 @@ they did not is the parting.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Call, Phase, Site
@@ -102,8 +103,11 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
 
 
 def name_threads(finding: Finding, together: Iterable[tuple[int, str, set[str], str]]) -> Finding:
-    """Return a mismatch, or calls of unlike lines, with the cause that two threads of a rank use the group together;
-    the finding itself if they do not."""
+    """Return a mismatch, or calls of unlike lines, with the cause that two threads of a rank share the group, and
+    an error of a rank with a note that they do; the finding itself if they do not."""
+    if finding.code is Code.RANK_ERROR:  # which wrong values may have caused
+        texts = (f"{text}: another rank may call them in another order" for *_, text in together)
+        return replace(finding, lines=(*finding.lines, *(LabelledLine("note", text) for text in islice(texts, 1))))
     threads = {(call.group, call.thread) for call in finding.calls}
     is_known = finding_has_cause(finding, (Cause.CAUGHT, Cause.LOST_IN_THREAD))
     if finding.code.value.startswith(("mismatch", Code.HAZARD_CALL_SITE.value)) and not is_known:

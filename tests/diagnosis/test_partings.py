@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -360,7 +361,7 @@ PROGRAMS = {
     prepared_by_rank_0: ("rank 0 took a branch that no other rank took", "rank 0 went on at"),
     gathers_after_validation: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on at"),
     saved_by_a_thread: (
-        'and thread "saver" (test_partings.py:24) were in collectives of group "default" at the same time',
+        'and thread "saver" (test_partings.py:25) were in collectives of group "default" at the same time',
     ),
     reduces_gradients_that_are_there: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     counts_its_own_steps: ("the paths of the ranks part", "self.count is 6 on ranks 0, 1 against 5 on rank 2"),
@@ -441,6 +442,17 @@ def test_hazards_of_threads_that_share_a_group_have_that_cause():
     (finding,) = simulate(reports_late, 2).findings
     assert finding.code is Code.HAZARD_CALL_SITE
     assert "the program (test_partings.py:" in cause_of(finding)
+
+
+def asserts_what_threads_mix(rank):
+    reports_late(rank)
+    assert rank == 0
+
+
+def test_errors_of_ranks_whose_threads_share_a_group_have_a_note():
+    finding = simulate(asserts_what_threads_mix, 2).findings[0]
+    assert finding.code is Code.RANK_ERROR
+    assert re.search(r'thread "reporter" \S+ and the program \S+ were in collectives of group "default"', finding.text)
 
 
 def test_threads_that_wait_for_each_other_are_no_cause():
