@@ -171,7 +171,10 @@ def describe_overlap(folder: Path) -> tuple[str, dict[str, str]] | None:
 
 
 def _continues(own: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return True if one order begins in another's first half, and goes on as that: a shorter part may be padding."""
+    """Return True if one order begins in another's first half, and goes on as that: a shorter part may be padding, and
+    ranks that read the same samples, each from another one on, do not divide them."""
+    if set(own) == set(other):
+        return False
     starts = (start for start in range(1, len(own) // 2 + 1) if own[start] in other[:1])
     return any(own[start:] == other[: len(own) - start] and len(set(own[start:])) > 3 for start in starts)
 

@@ -48,9 +48,14 @@ class Reference:
     def check(self, run_ranks: RunRecorded) -> Result:
         """Return a run of the training, with a finding if it is not that of the reference, or if that is not known."""
         result, found = self.compare(run_ranks)
-        if result.verdict is not Verdict.PASS or found.is_same:
+        if result.verdict is not Verdict.PASS:
             return result
-        kind, ranks = (found.first.kind, (found.first.rank,)) if found.first else (Kind.GRADIENT, ())
+        if found.is_same:
+            return replace(result, notes=(*result.notes, f"against {self._what}: {found.line}", *found.notes))
+        first = found.first
+        kind = first.kind if first else Kind.GRADIENT
+        unlike = (row for row in found.rows if first and row.answer is Answer.DIFFERENT and row[:2] == first[:2])
+        ranks = tuple(sorted({row.rank for row in unlike}))
         is_known, of_kind = found.answer is Answer.DIFFERENT, _CODES.get(kind, Code.DIVERGENCE_GRADIENTS)
         code, line = of_kind if is_known else Code.UNCHECKED, f"against {self._what}: {found.line}"
         finding = summarized_finding(code, ranks, line, found.lines)

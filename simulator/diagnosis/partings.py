@@ -7,7 +7,7 @@ they did not is the parting.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Call, Phase, Site
@@ -268,8 +268,8 @@ def _advise_branch(
     values = list(_differing({rank: step.values or () for rank, step in last_steps.items()}))
     number = sum(_key(step) == _key(last) for step in parting.other[:j])
     rounds = list(_differing({rank: step.round for rank, step in same_rounds.items()}, "was")) if number > 1 else []
-    if len({int(value) - rank for rank, step in same_rounds.items() for _, value in step.round}) == 1:
-        rounds = []  # each rank goes through a part of its own, as by range(rank, size, world_size)
+    if _divides_rounds(last, ways, same_rounds):
+        rounds = []
     sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
     is_told = any(isinstance(line, LabelledLine) and line.text.startswith("a tie") for line in finding.lines)
@@ -325,6 +325,16 @@ def _steps_at(
         if len(steps) >= number > 0:
             found[rank] = steps[number - 1]
     return found
+
+
+def _divides_rounds(line: PathStep, paths: Mapping[int, _Path], steps: Mapping[int, PathStep]) -> bool:
+    """Return True if each rank goes through a part of its own in the loop at a line: each n-th, or a block."""
+    values = [int(value) for _, step in sorted(steps.items()) for _, value in step.round[:1]]
+    if len(values) > 2 and len({b - a for a, b in pairwise(values)}) == 1:
+        return True
+    own = next(iter(paths.values()), ())
+    rounds = [int(s.round[0][1]) for s in own if isinstance(s, PathStep) and s.round and _key(s) == _key(line)]
+    return len(values) > 1 and {b - a for a, b in pairwise(rounds)} == {len(values)}
 
 
 def _reduction_alone(side: Parting) -> Call | None:

@@ -141,7 +141,7 @@ def _value_text(value: object) -> str:
         if tensor.numel() != 1:
             return f"a tensor of shape {list(tensor.shape)}"
         value = tensor.item() if tensor.is_cpu else None
-    parts = value if type(value) in (list, tuple) else [value]
+    parts = value if type(value) in (list, tuple) and len(value) <= _LONGEST_VALUE else [value]  # type: ignore[arg-type]
     text = repr(value) if {type(each) for each in parts} <= _PLAIN else ""  # type: ignore[attr-defined]
     if parts and 0 < len(text) <= _LONGEST_VALUE:
         return text

@@ -403,6 +403,12 @@ def test_parts_that_overlap_for_padding_are_no_bug(start):
     assert ddpsim.compare(program, 2).is_same is (start == 11)
 
 
+def test_the_check_of_a_run_names_all_ranks_and_says_what_it_compared():
+    doubled = ddpsim.simulate(trainings.wrapped, 2, args=("loss times world",), check="reference")
+    assert (doubled.findings[0].code, doubled.findings[0].ranks) == ("divergence.gradients", (0, 1))
+    assert ddpsim.simulate(trainings.wrapped, 2, check="reference").notes[0].startswith("against 1 rank: ")
+
+
 def test_a_run_whose_training_is_not_comparable_is_unknown():
     result = ddpsim.simulate(trainings.own_samples, 2, check="reference")
     assert (result.verdict, result.findings[0].code) == (ddpsim.Verdict.UNKNOWN, "unchecked")
