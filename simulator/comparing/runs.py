@@ -55,7 +55,8 @@ class Reference:
         first = found.first
         kind = first.kind if first else Kind.GRADIENT
         unlike = (row for row in found.rows if first and row.answer is Answer.DIFFERENT and row[:2] == first[:2])
-        ranks = tuple(sorted({row.rank for row in unlike}))
+        is_of_all = kind in (Kind.LOSS, Kind.METRIC)  # the mean of the ranks'
+        ranks = tuple(range(result.world_size) if is_of_all else sorted({row.rank for row in unlike}))
         is_known, of_kind = found.answer is Answer.DIFFERENT, _CODES.get(kind, Code.DIVERGENCE_GRADIENTS)
         code, line = of_kind if is_known else Code.UNCHECKED, f"against {self._what}: {found.line}"
         finding = summarized_finding(code, ranks, line, found.lines)
