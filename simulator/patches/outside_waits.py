@@ -226,7 +226,8 @@ class OutsideWaits:
         @_named_as(original)
         def readinto(reader: Any, buffer: Any) -> Any:
             link, poll = reader._sock, select.poll()
-            if self._host.is_rank_thread() and link is not None and link.gettimeout() != 0:
+            is_wait = self._host.is_rank_thread() and link is not None and link.gettimeout() != 0
+            if is_wait and not getattr(link, "pending", int)():  # TLS may hold decrypted data that no poll sees
                 poll.register(link.fileno(), select.POLLIN)
                 if not poll.poll(0) and not self._wait_for(lambda: poll.poll(0) or None, _DATA, link.gettimeout()):
                     raise TimeoutError("timed out")

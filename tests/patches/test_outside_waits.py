@@ -4,7 +4,9 @@ import fcntl
 import multiprocessing
 import os
 import re
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -138,6 +140,38 @@ def test_a_rank_reads_from_the_http_server_of_another(isolation):
             server.server_close()
 
     assert show(program, isolation) == []
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@both
+def test_a_read_over_tls_takes_what_is_decrypted_already(isolation, tmp_path):
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out certificate.pem -days 2 -subj /CN=localhost"
+    subprocess.run(make.split(), cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with context.wrap_socket(listener.accept()[0], server_side=True) as link:
+            link.sendall(b"x" * 16000)  # one record: the kernel holds nothing after the first read
+            link.recv(1)
+
+    def program(rank):
+        if dist.get_rank() == 0:
+            raw = socket.create_connection(listener.getsockname(), timeout=60)
+            with ssl._create_unverified_context().wrap_socket(raw) as link, link.makefile("rb", buffering=0) as reader:
+                assert sum(len(reader.read(4000)) for _ in range(4)) == 16000
+                link.sendall(b"x")
+        dist.barrier()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        assert show(program, isolation) == []
+    finally:
+        listener.close()
+        server.join(10)
 
 
 @both
