@@ -109,7 +109,7 @@ class RandomSchedules:
     def absorb(self, end: "RandomSchedules") -> None:
         """Go on with the seed at which a part ended."""
         self._seed, self._choices = end._seed, max(self._choices, end._choices)
-        self.is_complete = self._choices == 0
+        self.is_complete = end.is_complete and self._choices == 0  # a part in which nothing ran is not complete
 
     def skip(self, part: "RandomSchedules") -> None:
         """Go on with the seed at which a part will end."""

@@ -5,8 +5,9 @@ import pickle
 import random
 import signal
 import threading
+import time
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 
@@ -21,7 +22,7 @@ from ddpsim.simulator.choices import Schedule
 from ddpsim.simulator.exploration import parts
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.exploration.explorer import _RecordingPolicy, run_policy
-from ddpsim.simulator.exploration.workers import Pool
+from ddpsim.simulator.exploration.workers import Pool, Workers
 from ddpsim.simulator.policies.dfs import Dfs
 from ddpsim.simulator.result import Result
 from tests.exploration.differential import drawn_programs
@@ -136,6 +137,21 @@ def test_what_later_executions_found_is_kept_when_the_time_is_up(at_times, monke
     assert exploration.interrupted
     assert exploration.executions == 16, "those of the second and third part"
     assert exploration.first_failure is not None
+
+
+@contextmanager
+def too_slow(run):
+    time.sleep(0.1)
+    yield run
+
+
+@pytest.mark.parametrize("policy", ["random", "pct", "dfs", "dpor"])
+def test_a_part_in_which_nothing_ran_covers_nothing(at_times, policy):
+    at_times(0)
+    workers = Workers(2, within=too_slow)
+    exploration = explore(add_up, 2, policy=policy, jobs=workers, budget=Budget(seconds=0.05))
+    assert exploration.extent == "Not all interleavings covered: the budget ran out after 0 executions"
+    assert (exploration.verdict, exploration.complete) == (Verdict.UNKNOWN, False)
 
 
 def test_a_task_whose_worker_dies_is_run_again_and_ends_it_the_third_time(at_times, monkeypatch):
