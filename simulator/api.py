@@ -201,8 +201,8 @@ def explore(
     The other options are those of `simulate`; `poison` is on by default. `keep_going` continues after a failure, to
     count all outcomes. `check_determinism` runs each schedule twice, and gives ranks that run a function different
     seeds, see `simulate`. `on_progress` is called after each execution. `jobs` processes run the executions, with the
-    same result as one; the program must be a function that can be pickled. Ctrl-C ends the exploration, which returns
-    what it has found.
+    same result as one; the program must be a function that can be pickled, and `check` not "reference". Ctrl-C ends the
+    exploration, which returns what it has found.
 
     Raises UsageError as `simulate` does.
     """
@@ -216,6 +216,11 @@ def explore(
     if plan.max_restarts:
         raise UsageError(
             f"max_restarts is {plan.max_restarts}, but no exploration varies several attempts: leave it out"
+        )
+    if plan.has_reference and not workers.is_this_process:
+        raise UsageError(
+            "check is 'reference' with several processes, expected one, as runs share the reference's files: leave out "
+            "check or jobs"
         )
     plan = replace(plan, poison=plan.poison is not False)
     strategy = strategy_by_name(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)

@@ -154,6 +154,11 @@ def test_a_part_in_which_nothing_ran_covers_nothing(at_times, policy):
     assert (exploration.verdict, exploration.complete) == (Verdict.UNKNOWN, False)
 
 
+def test_one_reference_is_not_for_several_processes():
+    with pytest.raises(UsageError, match=r"^check is 'reference' with several processes, expected one, .*: leave out"):
+        explore(add_up, 2, jobs=2, check="reference")
+
+
 def test_a_task_whose_worker_dies_is_run_again_and_ends_it_the_third_time(at_times, monkeypatch):
     dying = [1]
 
