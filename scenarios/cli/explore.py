@@ -155,7 +155,7 @@ def _save_first_failure(scenario: Scenario, engine: Engine, exploration: Explora
 
     failure = exploration.first_failure
     if failure is None:
-        output.print_text(f"nothing failed: {path} is not written")
+        output.print_text(f"no failed run to save: {path} is not written")
         return
     found = scenario.with_world_size(failure.world_size)
     found = replace(found, choices=failure.schedule.choices, engine=engine)
@@ -174,7 +174,8 @@ def _judge_exploration(expected: Expectation, exploration: Exploration) -> tuple
 
     failure = exploration.first_failure
     if exploration.interrupted:
-        found = "nothing failed" if failure is None else f"found {outcome_text(failure)}"
+        found = "nothing failed" if exploration.verdict is not Verdict.FAIL else "found a failure"
+        found = found if failure is None else f"found {outcome_text(failure)}"
         return ExitStatus.INTERRUPTED, f"interrupted: {found} so far; expected {expected.verdict.value}"
     if failure is not None:
         return judge_result(expected, failure)

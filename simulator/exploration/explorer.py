@@ -236,14 +236,20 @@ class Explorer:
     def explore(self, program: str) -> Exploration:
         """Run executions until the exploration ends. Ctrl-C ends the exploration and keeps the results so far."""
         end = self._run_here() if self._parts is None else self._run_on_workers()
+        first: dict[Verdict, Result | None] = {}
+        try:
+            for verdict in (Verdict.FAIL, Verdict.PASS):
+                first[verdict] = self._first_result(verdict)
+        except KeyboardInterrupt as pressed:
+            end = self._end_as_interrupted(pressed)
         is_complete = self._strategy.is_complete and end is ExplorationEnd.COVERED
         return Exploration(
             program=program,
             executions=self._executions,
             complete=is_complete,
             verdict=self._overall_verdict(is_complete),
-            first_failure=self._first_result(Verdict.FAIL),
-            first_pass=self._first_result(Verdict.PASS),
+            first_failure=first.get(Verdict.FAIL),
+            first_pass=first.get(Verdict.PASS),
             outcomes=count_outcomes(self._outcomes),
             end=end,
             seconds=self._elapsed_seconds,
@@ -282,12 +288,15 @@ class Explorer:
             while (end := self._count_until_drawn(executions())) is None:
                 pass
         except KeyboardInterrupt as pressed:
-            self._interrupted = pressed.result if isinstance(pressed, RunInterrupted) else None
-            return ExplorationEnd.INTERRUPT
+            return self._end_as_interrupted(pressed)
         except WorkersLostError as error:
             self._lost = str(error)
             return ExplorationEnd.LOST
         return end
+
+    def _end_as_interrupted(self, pressed: KeyboardInterrupt) -> ExplorationEnd:
+        self._interrupted = pressed.result if isinstance(pressed, RunInterrupted) else None
+        return ExplorationEnd.INTERRUPT
 
     def _count_until_drawn(self, executions: Iterator[Execution | None]) -> ExplorationEnd | None:
         """Count executions until the exploration ends; return None if the strategy draws schedules from now on."""
@@ -306,8 +315,9 @@ class Explorer:
                 self._covering = self._executions
                 draw()
                 return None
-        # An execution whose budget ran out has further schedules.
-        return ExplorationEnd.BUDGET if self._verdicts[Verdict.UNKNOWN] else ExplorationEnd.COVERED
+        # An execution whose budget ran out has further schedules; no execution covers nothing.
+        is_open = self._verdicts[Verdict.UNKNOWN] or not self._executions
+        return ExplorationEnd.BUDGET if is_open else ExplorationEnd.COVERED
 
     def _count(self, execution: Execution) -> None:
         if execution.ends_early:

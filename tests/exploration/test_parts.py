@@ -24,6 +24,7 @@ from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.exploration.explorer import _RecordingPolicy, run_policy
 from ddpsim.simulator.exploration.workers import Pool, Workers
 from ddpsim.simulator.policies.dfs import Dfs
+from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import Result
 from tests.exploration.differential import drawn_programs
 from tests.exploration.kernel_programs import KernelRun
@@ -152,6 +153,30 @@ def test_a_part_in_which_nothing_ran_covers_nothing(at_times, policy):
     exploration = explore(add_up, 2, policy=policy, jobs=workers, budget=Budget(seconds=0.05))
     assert exploration.extent == "Not all interleavings covered: the budget ran out after 0 executions"
     assert (exploration.verdict, exploration.complete) == (Verdict.UNKNOWN, False)
+
+
+def test_an_interrupted_repetition_of_what_was_found_keeps_what_was_found(at_times):
+    repetitions = []
+
+    @contextmanager
+    def interrupted(run):
+        def run_or_end(policy, budget):
+            if isinstance(policy, GuidedPolicy):
+                repetitions.append(policy)
+                raise KeyboardInterrupt
+            return run(policy, budget)
+
+        yield run_or_end
+
+    at_times(0)
+    workers = Workers(2, within=interrupted)
+    exploration = explore(overtaken, 2, policy="random", jobs=workers, keep_going=True, budget=Budget(executions=20))
+    assert exploration.interrupted
+    assert exploration.executions == exploration.outcomes.total() == 20
+    assert len(exploration.outcomes) == 2, "some pass and some fail"
+    assert exploration.verdict is Verdict.FAIL
+    assert exploration.first_failure is exploration.first_pass is None
+    assert len(repetitions) == 1
 
 
 def test_one_reference_is_not_for_several_processes():

@@ -1,11 +1,16 @@
 """`ddpsim explore`: what it prints, and its exit status."""
 
+from collections import Counter
 from functools import partial
 
 import pytest
 
+from ddpsim import Exploration, Verdict
 from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.explore import _judge_exploration
 from ddpsim.scenarios.cli.status import ExitStatus
+from ddpsim.scenarios.model import Expectation
+from ddpsim.simulator.exploration.exploration import ExplorationEnd
 from tests.kit.own_programs import RACY
 
 
@@ -84,6 +89,21 @@ def test_a_budget_that_runs_out_is_unknown(explore):
     assert out.endswith("unknown: nothing failed so far; expected pass\n")
 
 
+def test_one_reference_is_not_for_several_processes(explore):
+    status, _, err = explore("uneven-linear", "-j", "2", "--check", "reference")
+    assert (status, err) == (
+        ExitStatus.USAGE_ERROR,
+        "ddpsim: check is 'reference' with several processes, expected one, as runs share the reference's files: "
+        "leave out check or jobs\n",
+    )
+
+
+def test_a_failure_whose_repetition_was_interrupted_is_told():
+    found = Exploration("p/2", 1, False, Verdict.FAIL, None, None, Counter({"fail": 1}), ExplorationEnd.INTERRUPT, 0.0)
+    told = (ExitStatus.INTERRUPTED, "interrupted: found a failure so far; expected pass")
+    assert _judge_exploration(Expectation(), found) == told
+
+
 def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(RACY)
@@ -96,7 +116,7 @@ def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
     status, _, err = explore(*words, "-o", "found.toml")
     assert (status, err.partition(",")[0]) == (2, "ddpsim: found.toml exists")
     status, out, _ = explore(*words, "--executions", "1", "-o", "other.toml")
-    assert (status, out.splitlines()[-1]) == (ExitStatus.UNKNOWN, "nothing failed: other.toml is not written")
+    assert (status, out.splitlines()[-1]) == (ExitStatus.UNKNOWN, "no failed run to save: other.toml is not written")
     status, _, err = explore(*words, "--check-determinism", "-o", "other.toml")
     assert (status, err.partition(", which")[0]) == (2, "ddpsim: output is 'other.toml' with --check-determinism")
     assert not (tmp_path / "other.toml").exists()
