@@ -59,6 +59,7 @@ def serve(
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(str(path))
         listener.listen()
+        own = path.stat().st_ino
     except OSError as error:
         raise UsageError(
             f"the server cannot listen ({error}), expected a folder of this user's: make room, or set XDG_RUNTIME_DIR"
@@ -71,7 +72,7 @@ def serve(
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    server = _Server(path, listener, partial(context.obj, own_hash_seed=servers.STANDING.own_hash_seed))
+    server = _Server(path, own, listener, partial(context.obj, own_hash_seed=servers.STANDING.own_hash_seed))
     try:
         output.print_text(f"ddpsim serves the commands of this environment, and ends after {idle:g} idle minutes")
         server.serve_commands(idle * 60)
@@ -82,10 +83,10 @@ def serve(
 
 
 class _Server:
-    def __init__(self, path: Path, listener: socket.socket, run: Callable[..., int]) -> None:
-        """`run` runs the command line of this process, which began at `began`, and returns its exit status."""
-        self._path, self._listener, self._run = path, listener, run
-        self._own = path.stat().st_ino
+    def __init__(self, path: Path, own: int, listener: socket.socket, run: Callable[..., int]) -> None:
+        """`own` is the number of the socket's inode. `run` runs the command line of this process, which began at
+        `began`, and returns its exit status."""
+        self._path, self._own, self._listener, self._run = path, own, listener, run
         self._files = _loaded_files()
         self._commands: dict[int, tuple[int, PacketConnection]] = {}
         """The process id of each command that runs, and its connection, by its pidfd."""
@@ -171,9 +172,16 @@ class _Server:
                     os.close(pidfd)
                     other.close()
                 _become_command(request, files, self._run)
+            except BaseException as error:
+                os.write(2, f"ddpsim: the server cannot begin this command ({error!r}): set DDPSIM_SERVE=0\n".encode())
             finally:
-                os._exit(ExitStatus.OTHERWISE)
-        pidfd = os.pidfd_open(pid)
+                os._exit(ExitStatus.USAGE_ERROR)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:  # the user's command then runs by itself
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self._commands[pidfd] = pid, line
         with suppress(OSError):  # it is gone, which its connection shows
             line.send(Started(), [pidfd])
@@ -204,8 +212,8 @@ def _become_command(request: Any, files: list[int], run: Callable[..., int]) -> 
         os.dup2(file, number)
     for file in files:
         os.close(file)
-    os.chdir(folder)
     os.umask(umask)
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = words

@@ -29,11 +29,13 @@ def run_on_server(words: list[str], folder: str, began: float | None) -> int | N
         if os.environ.get("DDPSIM_SERVE") == "1":
             _start_server(words)
         return None
+    process = None
     with suppress(OSError):
         _send_request(line, words, began)
         message, files = line.receive()
-        if isinstance(message, standing.Started):
-            return _await_end(line, files[0])
+        process = files[0] if isinstance(message, standing.Started) else None
+    if process is not None:
+        return _await_end(line, process)
     line.close()
     return None
 

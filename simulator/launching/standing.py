@@ -68,19 +68,31 @@ def _surroundings() -> list[object]:
 
 
 def connect(path: Path) -> PacketConnection | None:
-    """Connect to the server at a path; None if there is none. Raises PermissionError if another user's is there."""
+    """Connect to the server at a path; None if there is none, or if it is stopped, as by Ctrl-Z. Raises PermissionError
+    if another user's is there."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         end.connect(str(path))
+        if peer_of(end) != os.geteuid():
+            raise PermissionError(1, "is a socket of another user", str(path))
+        with open(f"/proc/{_credential(end, 0)}/stat") as file:
+            if file.read().rpartition(")")[2].split()[0] != "T":
+                return PacketConnection(end)
+    except PermissionError:
+        end.close()
+        raise
     except OSError:
-        end.close()
-        return None
-    if peer_of(end) != os.geteuid():
-        end.close()
-        raise PermissionError(1, "is a socket of another user", str(path))
-    return PacketConnection(end)
+        pass
+    end.close()
+    return None
 
 
 def peer_of(end: socket.socket) -> int:
     """Return the user at the other end of a connection."""
-    return int.from_bytes(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
+    return _credential(end, 1)
+
+
+def _credential(end: socket.socket, number: int) -> int:
+    """Return the process (0) or the user (1) at the other end."""
+    found = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(found[4 * number : 4 * number + 4], sys.byteorder)

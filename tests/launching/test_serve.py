@@ -157,3 +157,16 @@ def test_a_server_is_started_by_the_first_command_that_wants_one(folder, monkeyp
     line.close()
     assert run("train.py")[0] == 0
     os.kill(pid, signal.SIGTERM)
+
+
+def test_a_server_that_is_stopped_is_not_used(server):
+    (path,) = Path(socket_folder()).iterdir()
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)
+        assert standing.connect(path) is None
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    line = standing.connect(path)
+    assert line is not None
+    line.close()
