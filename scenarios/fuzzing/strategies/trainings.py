@@ -169,6 +169,8 @@ def remove_contradictions(training: Training) -> Training:
         options["gradient_as_bucket_view"] = False
     if names & {"batch_norm", "sync_batch_norm"}:  # evaluating past the wrapper, their replicas differ: a finding
         training = _remove_action(training, Action.EVALUATE_INNER)
+        if not options["broadcast_buffers"]:  # so do they in the wrapper
+            training = _remove_action(training, Action.EVALUATE)
     if "mixed_dtypes" in names:  # ZeroRedundancyOptimizer requires one dtype
         training = replace(training, optimizer=structs.replace(training.optimizer, is_sharded=False))
     if "sync_batch_norm" in names:  # its gradients on a single rank have no meaning
