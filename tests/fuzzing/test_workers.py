@@ -102,7 +102,7 @@ def test_a_dask_cluster_that_loses_a_worker_loses_nothing(alone, tmp_path):
     told = []
 
     def kill_one(progress):
-        if not told and progress.totals.count:
+        if not told and progress.totals.execution_count:
             told.append(next(iter(cluster.workers.values())).pid)
             os.kill(told[0], signal.SIGKILL)
 
