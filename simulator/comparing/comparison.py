@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddpsim.simulator.comparing.alignment import Alignment, Place, whole_tensor
-from ddpsim.simulator.comparing.records import Array, Entry, Inputs, Kind, RecordedStep
+from ddpsim.simulator.comparing.records import ALL_COPIES, COPY, Array, Entry, Inputs, Kind, RecordedStep
 from ddpsim.simulator.model_tensors import fitted_factor
 
 _EQUAL = 8.0
@@ -165,6 +165,7 @@ class StepComparer:
         rows += self._rows(Kind.NORM, self._numbers(sides, Kind.NORM))
         list(self._of_parameters(sides, Kind.OWN_GRADIENT))  # for the elements that are weak
         rows += self._rows(Kind.GRADIENT, self._of_parameters(sides, Kind.GRADIENT))
+        rows += self._rows(Kind.GRADIENT, self._norm_of_copies(sides))
         rows += self._rows(Kind.RATE, self._numbers(sides, Kind.RATE))
         rows += self._rows(Kind.PARAMETER, self._of_parameters(sides, Kind.PARAMETER))
         rows += self._rows(Kind.STATE, self._states(sides))
@@ -259,7 +260,7 @@ class StepComparer:
                 if is_anywhere and (Kind.GRADIENT, own) not in step.by_name:
                     self.unstepped[own] = None
                     continue  # another rank steps it, as an optimizer does that is sharded by hand
-                if value is None and gradients:
+                if value is None and gradients and not any(name.startswith(COPY) for _, name in step.by_name):
                     value = np.zeros_like(one)
                 if value is not None and value.shape != one.shape:
                     self.alignment.missing[rank, own] = f"has a {kind.value} of another shape than on the reference"
@@ -269,6 +270,24 @@ class StepComparer:
                 if kind in (Kind.PARAMETER, Kind.WRITTEN):
                     value, one = self._without_weak(place, value, one)
                 yield _Pair(own, rank, value, one, share)
+
+    def _norm_of_copies(self, sides: StepSides) -> Iterator[_Pair]:
+        """Yield the norm of the gradients of the copies of all ranks, if a copy has no place in the reference: no order
+        and no padding changes it. Equal gradients of one name are those of replicas, and count once."""
+        found = [
+            {
+                (each.name, each.value.tobytes()): _array_of(each)
+                for step in steps
+                for each in step.of_kind(Kind.GRADIENT)
+                if each.name.startswith(COPY)
+            }
+            for steps in sides
+        ]
+        own, one, moved = (list(each.values()) for each in found)
+        if self.alignment.missing_copies and one and [a.shape for a in one] == [a.shape for a in moved]:
+            norms = [np.array(np.linalg.norm([_size(each) for each in side])) for side in (own, one)]
+            noise = _size(np.array([_size(a - b) for a, b in zip(one, moved, strict=True)]))
+            yield _Pair(ALL_COPIES, 0, norms[0], norms[1], noise)
 
     def _states(self, sides: StepSides) -> Iterator[_Pair]:
         names = dict.fromkeys(each.name for step in sides.reference for each in step.of_kind(Kind.STATE))

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddpsim.simulator.comparing.alignment import Alignment, whole_tensor
 from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparison, StepSides
-from ddpsim.simulator.comparing.records import Kind
+from ddpsim.simulator.comparing.records import ALL_COPIES, Kind
 from ddpsim.simulator.wording import join_names, rank_list
 
 OWN = "each rank has its own"
@@ -67,13 +67,13 @@ def describe_difference(
     shared = _shared_factors(step).get(row.rank) if row.kind is Kind.GRADIENT else None
     if shared is not None and factor is not None:
         factor /= shared
-    what, ranks = named(row.kind, row.name), sorted({each.rank for each in same})
+    what, ranks = named(row.kind, row.name), ranks_of(row, step.rows, size)
     if row.kind is Kind.LOSS:
         what = "the mean of the ranks' losses"
         gradients = [each for each in step.rows if each.kind is Kind.GRADIENT and each.answer is Answer.DIFFERENT]
         factor = factor if all(_is_near(each.factor, factor, 0.01) for each in gradients) else None
     elif row.kind is Kind.METRIC:
-        what, ranks = f"what ranks reduce in evaluation at {row.name}", list(range(size))
+        what = f"what ranks reduce in evaluation at {row.name}"
     elif row.kind is Kind.INPUT:
         what = f"input {row.name} of the model"
     elif len(ranks) < size:
@@ -90,6 +90,13 @@ def describe_difference(
             names.setdefault(each.kind, {})[each.name] = None
     follows = "; ".join(named(kind, join_names(list(those), 3)) for kind, those in names.items())
     return row, f"{what} {by}", {"cause": cause, "calls": join_names(calls), "do": advice, "then": follows}
+
+
+def ranks_of(row: Row, rows: Sequence[Row], size: int) -> list[int]:
+    """Return the ranks on which the tensor of a row differs; all of them if it is made of what each has."""
+    is_of_all = row.kind in (Kind.LOSS, Kind.METRIC) or row.name == ALL_COPIES
+    unlike = {each.rank for each in rows if each.answer is Answer.DIFFERENT and each[:2] == row[:2]}
+    return list(range(size)) if is_of_all else sorted(unlike)
 
 
 def named(kind: Kind, name: str) -> str:
@@ -135,9 +142,10 @@ def _cause(
         return what, "clip by the norm of the whole gradient, each part counted once"
     if row.kind not in (Kind.GRADIENT, Kind.UNCLIPPED):
         return "the gradients of the step are the same" if step.is_all_same(Kind.GRADIENT) else "", ""
-    if own := _own_gradients(row, sides, alignment):
+    has_place = (row.rank, row.name) in alignment.places
+    if has_place and (own := _own_gradients(row, sides, alignment)):
         return own
-    if factor is None:
+    if factor is None and has_place:
         of_parts = _cause_of_factors_by_rank(rows) or _mixed_parts(row, sides, alignment)
         return of_parts or _gradients_before(row, step), ""
     if factor and any(each.startswith(("all_reduce", "reduce")) for each in calls):

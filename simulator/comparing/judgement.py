@@ -11,7 +11,7 @@ import numpy as np
 from ddpsim.simulator.comparing.alignment import OTHER_START
 from ddpsim.simulator.comparing.comparison import TOLD, Answer, Row, StepComparer, StepComparison, StepSides
 from ddpsim.simulator.comparing.explanation import OWN, describe_difference, named
-from ddpsim.simulator.comparing.records import COPIES, UNNAMED, Kind, RecordedStep, read_steps
+from ddpsim.simulator.comparing.records import ALL_COPIES, COPIES, UNNAMED, Kind, RecordedStep, read_steps
 from ddpsim.simulator.wording import LabelledLine, count_with_noun, join_names, rank_list
 
 _MOST_ROWS = 40
@@ -146,18 +146,21 @@ def judge_records(
     is_written = any(row.kind is Kind.WRITTEN for step in history for row in step)
     is_unnamed = UNNAMED in notes or (COPIES in notes and not is_written)
     problems += ["not all that is trained was compared"] if is_unnamed else []
+    copies = list(dict.fromkeys(name for _, name in comparer.alignment.missing_copies))
+    is_measured = all(any(row.name == ALL_COPIES for row in step) for step in history)
+    problems += [f"gradients of {join_names(copies, 4)} were not compared"] if copies and not is_measured else []
     if problems:
         return replace(found, answer=Answer.UNKNOWN, line="; ".join(problems), step=None)
     total = number + left_out + sum(1 for _ in runs[0])
     of = f" of {total}, the others were not recorded" if total > number else ""
     counts = [
-        (len({row.name for row in history[0] if row.kind is kind}), kind)
+        (len({row.name for row in history[0] if row.kind is kind} - {ALL_COPIES}), kind)
         for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER, Kind.WRITTEN)
     ]
     what = join_names([count_with_noun(count, kind.value) for count, kind in counts if count])
     line, said = f"{count_with_noun(number, 'step')}{of}, in each {what}", [*found.notes, *unstepped]
-    if copies := list(dict.fromkeys(name for _, name in comparer.alignment.missing_copies)):
-        said.append(f"not compared: gradients and optimizer state of {join_names(copies, 4)}")
+    if copies:
+        said.append(f"of {join_names(copies, 4)} only the norm of all gradients is compared")
     return replace(found, line=line, notes=tuple(said), step=None)
 
 

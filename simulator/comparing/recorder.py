@@ -25,6 +25,7 @@ from ddpsim.simulator.comparing.batches import BatchRecords
 from ddpsim.simulator.comparing.records import (
     BY_HAND,
     COPIES,
+    COPY,
     DIGEST_BYTES,
     UNNAMED,
     Entry,
@@ -383,7 +384,7 @@ class TrainingRecorder:
         for each in sorted(parameters, key=lambda each: mine.place_in_backward(names.get(id(each), ""))):
             if each.grad is not None:
                 if id(each) not in names:
-                    name = names[id(each)] = f"copy {len(mine.copies)}"
+                    name = names[id(each)] = f"{COPY}{len(mine.copies)}"
                     mine.copies[id(each)] = ref(each), name
                     self._note(mine, COPIES)
                     self._record_start(mine, Kind.COPY, name, each)

@@ -20,6 +20,8 @@ DIGEST_BYTES = 8
 COPIES = (
     "optimizers step copies of parameters: the models' own are compared when they run next, so not after the last step"
 )
+COPY, ALL_COPIES = "copy ", "all copies together (its norm)"
+"""The names of copies begin with the one; the other is the name of what is known of all of them."""
 BY_HAND = "parameters that no optimizer steps are compared when they run next, so not after the last step"
 UNNAMED = "not compared: parameters of no module that ran in training, which an optimizer steps"
 

@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.comparing.batches import describe_overlap
 from ddpsim.simulator.comparing.comparison import ROUNDINGS, Answer
+from ddpsim.simulator.comparing.explanation import ranks_of
 from ddpsim.simulator.comparing.judgement import Comparison, judge_records
 from ddpsim.simulator.comparing.printed import Kept, describe_other_line
 from ddpsim.simulator.comparing.records import Kind, Recording, read_steps
@@ -53,10 +54,8 @@ class Reference:
         if found.is_same:
             return replace(result, notes=(*result.notes, f"against {self._what}: {found.line}", *found.notes))
         first = found.first
-        kind = first.kind if first else Kind.GRADIENT
-        unlike = (row for row in found.rows if first and row.answer is Answer.DIFFERENT and row[:2] == first[:2])
-        is_of_all = kind in (Kind.LOSS, Kind.METRIC)  # the mean of the ranks'
-        ranks = tuple(range(result.world_size) if is_of_all else sorted({row.rank for row in unlike}))
+        kind = first.kind if first else Kind.PARAMETER
+        ranks = tuple(ranks_of(first, found.rows, result.world_size) if first else ())
         is_known, of_kind = found.answer is Answer.DIFFERENT, _CODES.get(kind, Code.DIVERGENCE_GRADIENTS)
         code, line = of_kind if is_known else Code.UNCHECKED, f"against {self._what}: {found.line}"
         finding = summarized_finding(code, ranks, line, found.lines)
@@ -113,7 +112,10 @@ class Reference:
 
 
 _AFTER_STEP = Kind.RATE, Kind.PARAMETER, Kind.STATE, Kind.EVALUATED, Kind.WRITTEN
-_CODES = {**dict.fromkeys(_AFTER_STEP, Code.DIVERGENCE_PARAMETERS), Kind.BUFFER: Code.DIVERGENCE_BUFFERS}
+_CODES = {
+    **dict.fromkeys(_AFTER_STEP, Code.DIVERGENCE_PARAMETERS),
+    **dict.fromkeys((Kind.BUFFER, Kind.METRIC), Code.DIVERGENCE_BUFFERS),
+}
 """By the kind of the first tensor that differs, the code of a finding, if it is not that of gradients."""
 
 

@@ -401,6 +401,8 @@ def test_parts_that_overlap_for_padding_are_no_bug(start):
             optimizer.step()
 
     assert ddpsim.compare(program, 2).is_same is (start == 11)
+    findings = ddpsim.simulate(program, 2, check="reference").findings
+    assert [each.code for each in findings] == ["divergence.parameters"] * (start == 4)
 
 
 def test_the_check_of_a_run_names_all_ranks_and_says_what_it_compared():

@@ -6,9 +6,11 @@ import pytest
 
 import ddpsim
 from ddpsim.simulator.comparing.comparison import Answer
+from tests.comparing.scripts import evaluated
 from tests.kit.rows import rows
 
 SUM, MEAN = "and their sum is the reference's", "and their mean is the reference's"
+NOT_ALL = "not all that is trained was compared"
 EACH_COUNT = "do not add up to that of all samples"
 
 BUGS = [
@@ -92,20 +94,45 @@ def test_the_repaired_program_is_the_same(name, world_size):
 
 
 @pytest.mark.tier("ci")
-def test_a_padded_shard_of_a_flat_tensor_is_compared_by_what_it_writes():
+def test_of_padded_shards_the_norm_of_all_gradients_is_compared():
     found = compare("sharded_optimizer", 3)
     assert found.is_same, found
-    assert found.notes[-1] == "not compared: gradients and optimizer state of copy 0"
-    for bug in ("sum", "norm", "left"):
+    assert found.notes[-1] == "of copy 0 only the norm of all gradients is compared"
+    for bug, line in (("sum", "is x 3"), ("norm", "is x "), ("left", "")):
         found = compare("sharded_optimizer", 3, "--bug", bug)
-        assert found.line.startswith("step 0: written parameter of "), found
+        first = (
+            f"gradient of all copies together (its norm) {line}" if line else "written parameter of 2.weight differs"
+        )
+        assert found.line.startswith(f"step 0: {first}"), found
+
+
+@pytest.mark.tier("ci")
+def test_a_factor_that_adam_does_not_show_is_found():
+    assert compare("sharded_optimizer", 3, "--adam").is_same
+    for size in (2, 3):
+        found = compare("sharded_optimizer", size, "--adam", "--bug", "sum")
+        assert found.answer is Answer.DIFFERENT
+        assert found.line.endswith(f"is x {size}")
+
+
+@pytest.mark.tier("ci")
+def test_copies_whose_gradients_the_reference_does_not_have_are_not_known():
+    found = compare("sharded_optimizer", 3, "--adam", "--plain-alone")
+    assert (found.answer, found.line) == (Answer.UNKNOWN, f"{NOT_ALL}; gradients of copy 0 were not compared"), found
 
 
 @pytest.mark.tier("ci")
 @rows(("world_size", "words"), [(4, ("--bug", "extra")), (3, ("--bug", "extra")), (3, ("--steps", "1"))])
 def test_what_is_trained_and_in_no_model_is_not_known(world_size, words):
     found = compare("sharded_optimizer", world_size, *words)
-    assert (found.answer, found.line) == (Answer.UNKNOWN, "not all that is trained was compared"), found
+    assert (found.answer, found.line) == (Answer.UNKNOWN, NOT_ALL), found
+
+
+@pytest.mark.tier("ci")
+def test_a_check_of_a_number_of_an_evaluation_is_no_finding_of_gradients():
+    words = ("--bug", "means")
+    result = ddpsim.simulate(lambda rank: evaluated.main(words), 4, default_group=False, check="reference")
+    assert (result.findings[0].code, result.findings[0].ranks) == ("divergence.buffers", (0, 1, 2, 3))
 
 
 @pytest.mark.tier("nightly")

@@ -12,6 +12,8 @@ def main(argv=None):
     p = argparse.ArgumentParser()
     p.add_argument("--bug", default="")
     p.add_argument("--steps", type=int, default=4)
+    p.add_argument("--adam", action="store_true")
+    p.add_argument("--plain-alone", action="store_true")
     a = p.parse_args(argv)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -24,12 +26,17 @@ def main(argv=None):
     part = slice(rank * flat.numel() // size, (rank + 1) * flat.numel() // size)
     shard = nn.Parameter(flat[part].clone())
     heat = nn.Parameter(torch.ones(2))
-    opt = torch.optim.SGD([shard], lr=0.1, momentum=0.9)
+    is_plain = a.plain_alone and size == 1
+    stepped = params if is_plain else [shard]
+    opt = torch.optim.AdamW(stepped, 1e-2) if a.adam else torch.optim.SGD(stepped, lr=0.1, momentum=0.9)
     if a.bug == "extra":
         opt.add_param_group({"params": [heat]})
     for x, y in DataLoader(data, batch_size=12 // size, sampler=DistributedSampler(data, shuffle=False)):
         model.zero_grad()
         ((model(x) * (heat if a.bug == "extra" else 1.0) - y) ** 2).mean().backward()
+        if is_plain:
+            opt.step()
+            continue
         grad = torch.cat([*(q.grad.reshape(-1) for q in params), pad])
         dist.all_reduce(grad)
         if heat.grad is not None:
@@ -39,7 +46,7 @@ def main(argv=None):
         square = shard.grad.square().sum()
         if a.bug != "norm":
             dist.all_reduce(square)
-        shard.grad *= min(1.0, (100 if a.bug == "sum" else 0.1) / square.sqrt().item())
+        shard.grad *= min(1.0, (100 if a.bug == "sum" or a.adam else 0.1) / square.sqrt().item())
         opt.step()
         full = torch.empty_like(flat)
         dist.all_gather(list(full.chunk(size)), shard.data)
