@@ -201,7 +201,7 @@ def explore(
     The other options are those of `simulate`; `poison` is on by default. `keep_going` continues after a failure, to
     count all outcomes. `check_determinism` runs each schedule twice, and gives ranks that run a function different
     seeds, see `simulate`. `on_progress` is called after each execution. `jobs` processes run the executions, with the
-    same result as one; the program must be a function that can be pickled, and `check` not "reference". Ctrl-C ends the
+    same result as one; the program must be a function that can be pickled. Ctrl-C ends the
     exploration, which returns what it has found.
 
     Raises UsageError as `simulate` does.
@@ -217,10 +217,9 @@ def explore(
         raise UsageError(
             f"max_restarts is {plan.max_restarts}, but no exploration varies several attempts: leave it out"
         )
-    if plan.has_reference and not workers.is_this_process:
+    if plan.has_reference and workers.cluster:
         raise UsageError(
-            "check is 'reference' with several processes, expected one, as runs share the reference's files: leave out "
-            "check or jobs"
+            "check is 'reference' on a cluster, whose machines do not have its files: leave out one of both"
         )
     plan = replace(plan, poison=plan.poison is not False)
     strategy = strategy_by_name(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
@@ -236,6 +235,8 @@ def explore(
         if not hasattr(strategy, "next_part"):
             raise UsageError(f"jobs is {jobs!r} with a policy of your own, which runs in one process: leave it out")
         check_can_be_sent(open_run, plan.identity)
+        if plan.has_reference:
+            run(_policy_by_name(named.DEFAULT, 0), budget)  # it makes the reference, unless it fails
     budget = budget or EXPLORATION_BUDGET
     parts = nullcontext() if workers.is_this_process else executions_of_workers(workers, open_run, budget, keep_going)
     # Once for all executions: their garbage is young, so its collection is cheap.
@@ -463,10 +464,15 @@ class _Executions:
 def _recorded(
     program: Any, size: int, plan: RunPlan, policy: str | Policy, budget: Budget | None
 ) -> Callable[[Recording], Result]:
-    """Return a function that runs a program while its ranks record."""
-    return lambda recording: run_once(
-        program, size, replace(plan, recording=recording), policy=_policy_by_name(policy, 0), budget=budget
-    )
+    """Return a function that runs a program while its ranks record; it can be pickled if the program can."""
+    return partial(_run_recorded, program, size, plan, policy, budget)
+
+
+def _run_recorded(
+    program: Any, size: int, plan: RunPlan, policy: str | Policy, budget: Budget | None, recording: Recording
+) -> Result:
+    own = replace(plan, recording=recording)
+    return run_once(program, size, own, policy=_policy_by_name(policy, 0), budget=budget)
 
 
 def _policy_by_name(policy: str | Policy, seed: int) -> Policy:

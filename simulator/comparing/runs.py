@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.comparing.batches import describe_overlap
@@ -36,15 +37,25 @@ class Reference:
     def __init__(self, run: RunRecorded, steps: int, what: str) -> None:
         """`what` is the reference in words."""
         self._run, self._what, self._steps = run, what, steps
-        folder = mkdtemp(prefix="ddpsim-compare-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._folders = [Path(folder, each) for each in ("ranks", "reference", "twin")]
-        for each in self._folders:
-            each.mkdir()
-        self._runs: list[Result] = []
+        self._folders = [self._new_folder() for _ in range(3)]
+        """What the ranks, the reference and its twin recorded."""
+        self._size = 0
+        """The number of ranks of the reference; 0 before it has run."""
+        self._failed = ""
+        """What was found in the reference or its twin."""
         self._printed: list[str] = []
         self._written: list[str] = []
         """The files and folders that the ranks wrote before the reference was made."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy in another process reads the same reference; it records the ranks for itself."""
+        vars(self).update(state)
+        self._folders = [self._new_folder(), *self._folders[1:]]
+
+    def _new_folder(self) -> Path:
+        folder = mkdtemp(prefix="ddpsim-compare-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
 
     def check(self, run_ranks: RunRecorded) -> Result:
         """Return a run of the training, with a finding if it is not that of the reference, or if that is not known."""
@@ -72,13 +83,13 @@ class Reference:
             return first, Comparison(Answer.UNKNOWN, line)
         calls = [event.call for event in first.trace if event.call is not None]
         sent = max((ROUNDINGS.get(str(call.signature.dtype), 0.0) for call in calls), default=0.0)
-        if not self._runs:
+        if not self._size:
             self._written = written
             self._make(first.world_size, sent)
-        if failed := [each for each in self._runs if each.verdict is not Verdict.PASS]:
-            line = f"the reference on {self._what} did not pass: {failed[0].findings[0].summary}"
+        if self._failed:
+            line = f"the reference on {self._what} did not pass: {self._failed}"
             return first, Comparison(Answer.UNKNOWN, line)
-        sizes, has_hook = (first.world_size, self._runs[0].world_size), any(call.origin.by_hook for call in calls)
+        sizes, has_hook = (first.world_size, self._size), any(call.origin.by_hook for call in calls)
         by_step = _calls_by_step(first.trace)
         found = judge_records(self._folders, sizes, by_step, self._written, rounding=sent, has_hook=has_hook)
         overlap = describe_overlap(self._folders[0])
@@ -105,9 +116,11 @@ class Reference:
         for recording in (own, own._replace(folder=str(self._folders[2]), moved_by=moved_by)):
             printed = Kept(io.StringIO())
             with redirect_stdout(printed), redirect_stderr(io.StringIO()):
-                self._runs.append(self._run(recording))
+                result = self._run(recording)
             self._printed.append(printed.getvalue())
-            if self._runs[-1].verdict is not Verdict.PASS:
+            self._size = result.world_size
+            if result.verdict is not Verdict.PASS:
+                self._failed = result.findings[0].summary
                 return
 
 

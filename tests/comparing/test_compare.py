@@ -383,6 +383,8 @@ def test_each_schedule_is_held_against_one_reference(bug):
         assert found.first_pass is not None
         again = ddpsim.replay(_added_on_arrival, 3, found.first_failure.schedule, **options)
         assert again.findings[0].summary == finding.summary
+    jobs = ddpsim.explore(_added_on_arrival, 3, budget=ddpsim.Budget(executions=30, seconds=300), jobs=2, **options)
+    assert (jobs.outcomes, jobs.executions) == (found.outcomes, found.executions)
 
 
 @pytest.mark.parametrize("start", [4, 11])

@@ -22,7 +22,7 @@ from ddpsim.simulator.choices import Schedule
 from ddpsim.simulator.exploration import parts
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.exploration.explorer import _RecordingPolicy, run_policy
-from ddpsim.simulator.exploration.workers import Pool, Workers
+from ddpsim.simulator.exploration.workers import Pool, WorkerBackend, Workers
 from ddpsim.simulator.policies.dfs import Dfs
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import Result
@@ -179,9 +179,12 @@ def test_an_interrupted_repetition_of_what_was_found_keeps_what_was_found(at_tim
     assert len(repetitions) == 1
 
 
-def test_one_reference_is_not_for_several_processes():
-    with pytest.raises(UsageError, match=r"^check is 'reference' with several processes, expected one, .*: leave out"):
-        explore(add_up, 2, jobs=2, check="reference")
+def test_one_reference_is_not_for_several_machines():
+    workers = Workers(2, WorkerBackend.DASK, "tcp://nowhere:1")
+    with pytest.raises(
+        UsageError, match=r"^check is 'reference' on a cluster, whose machines .*: leave out one of both$"
+    ):
+        explore(add_up, 2, jobs=workers, check="reference")
 
 
 def test_a_task_whose_worker_dies_is_run_again_and_ends_it_the_third_time(at_times, monkeypatch):

@@ -89,15 +89,6 @@ def test_a_budget_that_runs_out_is_unknown(explore):
     assert out.endswith("unknown: nothing failed so far; expected pass\n")
 
 
-def test_one_reference_is_not_for_several_processes(explore):
-    status, _, err = explore("uneven-linear", "-j", "2", "--check", "reference")
-    assert (status, err) == (
-        ExitStatus.USAGE_ERROR,
-        "ddpsim: check is 'reference' with several processes, expected one, as runs share the reference's files: "
-        "leave out check or jobs\n",
-    )
-
-
 def test_a_failure_whose_repetition_was_interrupted_is_told():
     found = Exploration("p/2", 1, False, Verdict.FAIL, None, None, Counter({"fail": 1}), ExplorationEnd.INTERRUPT, 0.0)
     told = (ExitStatus.INTERRUPTED, "interrupted: found a failure so far; expected pass")
