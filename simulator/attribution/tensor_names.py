@@ -3,7 +3,8 @@
 Names come from the locals of the user's function that makes the call, of up to two functions that called it, and from
 the attributes of their `self`: a parameter of a module or its gradient, an entry of an optimizer's state, or an entry
 of a dictionary. Otherwise a loop variable may name the tensor: a string that is a key of such a dictionary, or in such
-a list or set. At a line where no name was found a few times, or often enough, the search stops.
+a list or set. A value that a function reduces may have its name beside it, as in `log("loss", value)`: the function's
+first argument that is a string. At a line where no name was found a few times, or often enough, the search stops.
 """
 
 import sys
@@ -65,6 +66,8 @@ class TensorNameFinder:
         names = []
         for tensor in tensors:
             name = self._find_name_safely(tensor, frame)
+            if name is None and OPERATIONS[operation].reduces:
+                name = _name_by_argument(frame)
             if name is None:
                 self._misses[line] += 1
                 return ()
@@ -85,11 +88,7 @@ class TensorNameFinder:
         for _ in range(_FRAMES):
             if outer is None or is_simulator_file(outer.f_code.co_filename):
                 return None
-            own = outer.f_locals
-            values = dict(own)
-            if outer.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
-                own.clear()  # the copy would keep its values alive
-            if (found := self._find_name_in_scope(tensor, values)) is not None:
+            if (found := self._find_name_in_scope(tensor, _locals_of(outer))) is not None:
                 return found
             outer = outer.f_back if outer.f_code.co_filename == frame.f_code.co_filename else None
         return None
@@ -160,8 +159,23 @@ def _searchable_attributes(owner: object) -> list[tuple[str, Any]]:
 def _name_by_loop_variable(words: list[tuple[str, str]], telling: list[tuple[str, Any]]) -> TensorName | None:
     for name, word in words:
         if any(_contains_word(container, word) for _, container in telling):
-            return TensorName(f"{name} {word!r}", is_sure=False)
+            return TensorName(f"{name} {word!r}", is_sure=False, is_word=True)
     return None
+
+
+def _name_by_argument(frame: FrameType) -> TensorName | None:
+    values = _locals_of(frame)
+    words = ((name, values.get(name)) for name in frame.f_code.co_varnames[: frame.f_code.co_argcount])
+    texts = (f"{name} {word!r}" for name, word in words if type(word) is str)
+    return next((TensorName(text, is_sure=False, is_word=True) for text in texts), None)
+
+
+def _locals_of(frame: FrameType) -> dict[str, Any]:
+    own = frame.f_locals
+    values = dict(own)
+    if frame.f_code.co_flags & _OPTIMIZED and sys.version_info < (3, 13):
+        own.clear()  # the copy would keep its values alive
+    return values
 
 
 def _contains_word(container: Any, word: str) -> bool:

@@ -30,6 +30,8 @@ from ddpsim.simulator.wording import LabelledLine, rank_list, ranks_by_value, va
 Slot = tuple[str, int]
 """A group, and the number of a collective among the group's collectives."""
 
+_ADDING = ("SUM", "AVG")
+
 MOST_NAMED = 256
 """The most tensors of one line whose names are looked up; a look-up takes as long as half a call."""
 
@@ -40,6 +42,8 @@ class TensorName(NamedTuple):
     text: str
     is_sure: bool
     """True if the tensor belongs to a module or an optimizer."""
+    is_word: bool = False
+    """True if the name is only a string beside the tensor: a loop variable or an argument."""
 
 
 NamedCall = tuple[Call, TensorName]
@@ -310,7 +314,8 @@ def _exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Findin
     """Return the finding for the calls of one line and group, if ranks used the same names in different orders.
 
     Different names may be intended. So all ranks must have the same names in matched calls, and equally often where the
-    names may be the program's words for something else: a rank that is one tensor ahead ends one ahead, too.
+    names may be the program's words for something else: a rank that is one tensor ahead ends one ahead, too. For words
+    beside a tensor that is added up it is enough that all ranks use the unlike words of one call.
     """
     ranks = list(named.values())
     names = [[name.text for _, name in calls] for calls in ranks]
@@ -324,12 +329,24 @@ def _exchanged_names_finding(named: Mapping[int, Sequence[NamedCall]]) -> Findin
         lengths = range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1)
         alike = (n for n in lengths if all(sorted(each[:n]) == sorted(names[0][:n]) for each in names))
         if not (length := next(alike, 0)):
-            return None
+            first = _first_crossing(ranks)
+            return (
+                None if first is None else _matched_names_finding([calls[first] for _, calls in sorted(named.items())])
+            )
     names = [each[:length] for each in names]
     if all(each == names[0] for each in names):
         return None
     first = next(index for index, met in enumerate(zip(*names, strict=True)) if len(set(met)) > 1)
     return _matched_names_finding([calls[first] for _, calls in sorted(named.items())])
+
+
+def _first_crossing(ranks: Sequence[Sequence[NamedCall]]) -> int | None:
+    """Return the first call that adds up values under different words, if each of these words is used on all ranks."""
+    if not all(name.is_word and call.signature.reduction in _ADDING for calls in ranks for call, name in calls):
+        return None
+    met = [{name.text for _, name in each} for each in zip(*ranks, strict=True)]
+    shared = set.intersection(*({name.text for _, name in calls} for calls in ranks))
+    return next((index for index, words in enumerate(met) if len(words) > 1 and words <= shared), None)
 
 
 def _matched_names_finding(met: Sequence[NamedCall]) -> Finding:

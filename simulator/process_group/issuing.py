@@ -1,5 +1,6 @@
 """Issues communication calls to the kernel: the part that all operations of a group have in common."""
 
+import functools
 import os
 import socket
 from collections.abc import Iterable, Sequence
@@ -7,16 +8,17 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 from torch._C._distributed_c10d import DebugLevel, get_debug_level
 from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, AccessMode
 from ddpsim.simulator.attribution.origins import OriginTracker
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, USER_ORIGIN, Call, Signature
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.events import RAW_MEMORY, EventKind
+from ddpsim.simulator.events import NOT_CHECKED, RAW_MEMORY, EventKind
 from ddpsim.simulator.hazards.hazard_watch import is_synchronous_call
 from ddpsim.simulator.hazards.poison import poison_call
 from ddpsim.simulator.kernel.requests import CloseBatch, DeclareGroup, DestroyGroup, OpenBatch, WriteNote
@@ -140,6 +142,8 @@ class CallIssuer:
         )
         for name in names:
             host.send_request(Noticed(NoticedKind.NAMED, (call,), name))
+        if origin is USER_ORIGIN and torch.is_grad_enabled():
+            self._note_backwards_through(call, payload)
         held = poison_call(call, payload, host.hazards.mark_number, is_synchronous_call) if self._poisons else None
         if held is not None:
             pending.poisoned, pending.payload = held, held.moved
@@ -155,6 +159,19 @@ class CallIssuer:
             if pending.error is not None:
                 work.wait()  # raises it
         return self._collect_work(work)
+
+    def _note_backwards_through(self, call: Call, payload: Payload) -> None:
+        """Let a backward through a tensor that a call changes write a note, where torch warns of `c10d::allreduce_`."""
+        for tensor in payload.outputs:
+            if tensor.grad_fn is not None:
+                what = (
+                    f"autograd does not see {call.operation} ({call.location}), and a backward went through its tensor"
+                )
+                text = f"{NOT_CHECKED}whether gradients are as meant: {what}: they are those of the rank's own value"
+                tensor.register_hook(functools.partial(self._write_note, text))
+
+    def _write_note(self, text: str, _: Tensor) -> None:
+        self.host.send_request(WriteNote(EventKind.NOTE, text))
 
     def _on_raw_memory(self, call: Call, payload: Payload) -> Payload:
         """Return the payload with the memory that gloo moves, and note that a tensor has others there, or an order."""

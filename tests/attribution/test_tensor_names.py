@@ -123,11 +123,23 @@ def in_turn(rank, *, differs):
         dist.all_reduce(model[(step + (differs and rank == 1)) % 3].weight.data)
 
 
+def log(name, value):
+    dist.all_reduce(torch.tensor([value]))
+
+
+def logged(rank, *, differs):
+    """A metric of even labels and one of odd ones; the ranks have not equally many of them (Lightning#21409)."""
+    for step in range(3):
+        log("loss", 1.0)
+        log("odd" if differs and (rank + step) % 2 else "even", 0.5)
+
+
 SILENT = {
     "parameters in turn": (in_turn, "mismatch.origin", "0.weight of rank 0 is matched with 1.weight of rank 1"),
     "metrics": (metrics, "hazard.tensor_order", "values['loss'] of rank 0 is matched with values['norm'] of rank 1"),
     "defaultdict": (partial(metrics, kind=defaultdict), "hazard.tensor_order", "values['loss'] of rank 0 is matched"),
     "numbers": (numbers, "hazard.tensor_order", "key 'loss' of rank 0 is matched with key 'norm' of rank 1"),
+    "an argument": (logged, "hazard.tensor_order", "name 'even' of rank 0 is matched with name 'odd' of rank 1"),
     "a helper": (partial(trainer, does="synchronise"), "hazard.tensor_order", "self.sums['body'] of rank 0 is matched"),
     "parameters": (partial(trainer, does="broadcast"), "mismatch.origin", "body.weight of rank 0 is matched with"),
     "gradients": (equal_gradients, "mismatch.origin", "gradient of 0.weight of rank 0 is matched with gradient of 1."),
@@ -180,6 +192,22 @@ def own_names(rank):
     for name in names:
         values = {name: torch.ones(1)}
         dist.all_reduce(values[name])
+
+
+def own_devices(rank):
+    for _ in range(3):
+        log(f"cuda:{rank}", 1.0)
+        log("best", 1.0)
+
+
+def own_best(rank):
+    """Each rank brings its best, whatever it is called, and no rank adds them up."""
+
+    def reduce_best(name):
+        dist.all_reduce(torch.ones(1), dist.ReduceOp.MAX)
+
+    for step in range(3):
+        reduce_best("even" if (rank + step) % 2 else "odd")
 
 
 def with_odd_objects(rank):
@@ -265,7 +293,18 @@ def threads_that_take_turns(rank):
         thread.join()
 
 
-LEGAL = [own_choice, own_names, with_odd_objects, wrapped, borders, own_shards, tuple_of_metrics, flat_buffer]
+LEGAL = [
+    own_choice,
+    own_names,
+    own_devices,
+    own_best,
+    with_odd_objects,
+    wrapped,
+    borders,
+    own_shards,
+    tuple_of_metrics,
+    flat_buffer,
+]
 
 
 @pytest.mark.parametrize("program", [*LEGAL, a_part_for_each, some_without_a_name, threads_that_take_turns])

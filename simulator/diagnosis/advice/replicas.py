@@ -244,10 +244,11 @@ class WrongNumberCauses:
         "use the result on the destination only, or use all_reduce if every rank needs it",
     )
     NAMES_MEET = make_advice(NoFacts)(
-        "the ranks iterate over the same tensors in different orders, so each tensor is reduced with a different one: "
-        "the order comes from a set, a loaded state, a dictionary filled in another order, or a count that is ahead on "
-        "a rank",
-        "sort the names, and iterate in that order on every rank; if the orders differ on purpose, this is no mistake",
+        "one call combines values of different names: the ranks iterate over them in different orders (of a set, a "
+        "loaded state, a dictionary filled in another order, or with a count that is ahead on a rank), or took "
+        "different branches",
+        "sort the names, and iterate in that order on every rank; make the call for every name on every rank, with "
+        "zero where a rank has no value; if the names differ on purpose, this is no mistake",
     )
     SHARED_IN_FLIGHT = make_advice(NoFacts)(
         "a real backend reads and writes the tensors of both calls any time until the waits, in either order",
