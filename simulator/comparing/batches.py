@@ -57,7 +57,8 @@ class BatchRecords:
     def replacements(self) -> list[Replacement]:
         """Return the replacements of functions of data loaders."""
         return [
-            (DataLoader, "__iter__", self._wrap_iter),
+            (_BaseDataLoaderIter, "__init__", self._wrap_begin),  # torchdata's loaders have their own __iter__
+            (_BaseDataLoaderIter, "_reset", self._wrap_begin),
             (DataLoader, "__len__", self._wrap_len),
             (_BaseDataLoaderIter, "__next__", self._wrap_next),
             (_BaseDataLoaderIter, "_next_index", self._wrap_next_index),
@@ -68,16 +69,16 @@ class BatchRecords:
         self._times[rank, site] += 1
         return "batch", site.path, site.line, self._times[rank, site]
 
-    def _wrap_iter(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _wrap_begin(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
-        def begin(loader: Any) -> Any:
-            iterator = original(loader)
+        def begin(iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
+            original(iterator, loader, *arguments, **options)
             if self._host.is_rank_thread():
                 key = self._keys[iterator] = self._batch_key()
+                self._given.pop(iterator, None)
                 ranks = [] if self._replayed is None else _distinct(self._replayed.get(key, []))
                 if ranks and not _is_padded(loader, len(ranks)):
                     self._given[iterator] = 0, ranks, _share_of(loader)
-            return iterator
 
         return begin
 

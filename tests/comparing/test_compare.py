@@ -407,6 +407,30 @@ def test_parts_that_overlap_for_padding_are_no_bug(start):
     assert [each.code for each in findings] == ["divergence.parameters"] * (start == 4)
 
 
+class _OwnLoader(torch.utils.data.DataLoader):
+    """A loader that makes iterators by itself, as that of torchdata does."""
+
+    def __iter__(self):
+        self._iterator = self._get_iterator()
+        return self._iterator
+
+
+def test_a_loader_with_its_own_iter_gives_the_batches_of_all_ranks():
+    def program(rank):
+        model = trainings.network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(*trainings.samples(24))
+        half = range(rank * 12, rank * 12 + 12)
+        for inputs, labels in _OwnLoader(data, 4, sampler=half):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            trainings.reduce_gradients(model)
+            optimizer.step()
+
+    found = ddpsim.compare(program, 2)
+    assert found.is_same, found
+
+
 def test_the_check_of_a_run_names_all_ranks_and_says_what_it_compared():
     doubled = ddpsim.simulate(trainings.wrapped, 2, args=("loss times world",), check="reference")
     assert (doubled.findings[0].code, doubled.findings[0].ranks) == ("divergence.gradients", (0, 1))
