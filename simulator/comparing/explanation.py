@@ -85,8 +85,9 @@ def describe_difference(
     by += f", where others on rank {row.rank} are x {shared:.5g}" if shared is not None else ""
     cause, advice = _cause(row, step, factor, sides, alignment, calls)
     names: dict[Kind, dict[str, None]] = {}
+    outputs = [each for each in step.rows[: step.rows.index(row)] if each.kind is Kind.OUTPUT]  # they may be partial
     for each in step.rows:
-        if each.answer is Answer.DIFFERENT and (each.kind, each.name) != (row.kind, row.name):
+        if each.answer is Answer.DIFFERENT and each[:2] != row[:2] and each not in outputs:
             names.setdefault(each.kind, {})[each.name] = None
     follows = "; ".join(named(kind, join_names(list(those), 3)) for kind, those in names.items())
     return row, f"{what} {by}", {"cause": cause, "calls": join_names(calls), "do": advice, "then": follows}
@@ -247,7 +248,9 @@ def _own_gradients(row: Row, sides: StepSides, alignment: Alignment) -> tuple[st
 
 
 def _factor_text(factor: float, size: int, near: float) -> str:
-    return next((text for value, text in _numbers(size) if _is_near(factor, value, near * value)), f"{factor:.4g}")
+    digits = 4 if abs(factor - 1) > 1e-3 else 7
+    known = (text for value, text in _numbers(size) if _is_near(factor, value, near * value))
+    return next(known, f"{factor:.{digits}g}")
 
 
 def _numbers(size: int) -> Iterator[tuple[float, str]]:

@@ -222,6 +222,12 @@ def _judge_step(
         return Comparison(Answer.UNKNOWN, "; ".join(_missing_lines(others)))  # what differs may follow from it
     if compared.answer is Answer.SAME:
         return Comparison(Answer.SAME, "")
+    placed = {place.name for place in comparer.alignment.places.values()}
+    starts = dict.fromkeys(each.name for step in sides.reference for each in step.of_kind(Kind.START))
+    absent = [name for name in starts if name not in placed and not comparer.alignment.missing]
+    if absent:
+        line = f"no rank starts with what the reference has as {join_names(absent, 4)}"
+        return Comparison(Answer.UNKNOWN, line)
     if compared.answer is Answer.DIFFERENT:
         row, line, texts = describe_difference(compared, sides, comparer.alignment, calls)
         lines = tuple(LabelledLine(label, text) for label, text in texts.items() if text)

@@ -10,7 +10,7 @@ import torch
 import ddpsim
 from ddpsim.reports.forms.comparison import comparison_to_html
 from ddpsim.scenarios.cli import main
-from ddpsim.simulator.comparing import batches, records
+from ddpsim.simulator.comparing import batches, explanation, records
 from ddpsim.simulator.comparing.comparison import Answer
 from ddpsim.simulator.comparing.printed import describe_other_line
 from tests.comparing import trainings
@@ -405,6 +405,29 @@ def test_parts_that_overlap_for_padding_are_no_bug(start):
     assert ddpsim.compare(program, 2).is_same is (start == 11)
     findings = ddpsim.simulate(program, 2, check="reference").findings
     assert [each.code for each in findings] == ["divergence.parameters"] * (start == 4)
+
+
+def test_a_part_of_the_reference_that_no_rank_has_is_named():
+    def program(rank):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(4, 4) for _ in range(2)]
+        inputs = torch.randn(3, 4)
+        model = torch.nn.Sequential(*layers[: 3 - torch.distributed.get_world_size()])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+    found = ddpsim.compare(program, 2)
+    assert found.answer is Answer.UNKNOWN
+    assert found.line == "no rank starts with what the reference has as 1.weight, 1.bias"
+
+
+def test_a_factor_near_one_is_not_said_to_be_one():
+    assert [explanation._factor_text(factor, 2, 1e-6) for factor in (1.000035, 0.974, 2.0)] == [
+        "1.000035",
+        "0.974",
+        "2",
+    ]
 
 
 class _OwnLoader(torch.utils.data.DataLoader):
