@@ -412,17 +412,17 @@ class Reducer:
 
     def __ddp_call__(self) -> dict[str, object]:
         """Return labels of the current call (the simulator reads them; see simulator/attribution/phases.py)."""
-        told: dict[str, object] = {
+        context: dict[str, object] = {
             "wrapper": self._owner() or self,
             "shadow": self._queue.is_answering_call,
             "hook": self.has_hook,
         }
         if not self._queue.is_answering_call:
-            told["step"] = self.steps.latest
+            context["step"] = self.steps.latest
         if self._queue.current is not None:
-            told["bucket"] = self._queue.current.index
-            told["parameters"] = self._queue.current.names
-        return told
+            context["bucket"] = self._queue.current.index
+            context["parameters"] = self._queue.current.names
+        return context
 
     def __ddp_progress__(self) -> dict[str, object]:
         """Return how far the reductions are (the simulator reads it; see simulator/attribution/wrapper.py)."""

@@ -201,8 +201,8 @@ def _run_kernel(
         result = _with_comparison_count(result, plan.check, judge.compared)
         unreduced = f"{count_with_noun(judge.beside, 'parameter')} that optimizers step, and whose gradient neither DDP"
         beside = [f"{unreduced} nor an all_reduce took"] if judge.beside else []
-        told = tuple(f"not compared: {each}" for each in (*beside, *judge.groups_apart()))
-        result = dataclasses.replace(result, notes=(*result.notes, *judge.not_finite(), *told))
+        uncompared = tuple(f"not compared: {each}" for each in (*beside, *judge.groups_apart()))
+        result = dataclasses.replace(result, notes=(*result.notes, *judge.not_finite(), *uncompared))
     result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))
     if kernel.run.life.is_interrupted:
         raise RunInterrupted(result)

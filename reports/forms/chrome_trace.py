@@ -92,7 +92,7 @@ class _RunEntries:
         if span.call is None:
             return {"name": f"waits for {event.text}", "cat": "wait", "args": when}
         call = self._run.calls[span.call]
-        told = {
+        texts = {
             "signature": call.signature,
             "site": self._source_location(call.site),
             "called from": self._source_location(call.caller),
@@ -101,7 +101,7 @@ class _RunEntries:
             "shadow": "for ranks that have not joined" if call.is_shadow else "",
             "state": "" if span.slot is None else self._run.slots[span.slot].state,
         }
-        args = {key: text for key, text in told.items() if text}
+        args = {key: text for key, text in texts.items() if text}
         return {"name": f"{call.operation} #{call.sequence}", "cat": "call", "args": args | when}
 
     def _source_location(self, index: int | None) -> str:

@@ -109,9 +109,9 @@ def _invalid_in_run(run: Run) -> Iterator[str]:
     for index, event in enumerate(run.events):
         yield from _invalid_indices(f"events[{index}]", "call", [event.call], calls)
         yield from _invalid_indices(f"events[{index}]", "rank", [event.rank], ranks)
-    told = {slot for finding in run.findings if finding.is_mismatch for slot in finding.slots}
+    reported = {slot for finding in run.findings if finding.is_mismatch for slot in finding.slots}
     for index, slot in enumerate(run.slots):
-        if slot.state == "mismatched" and index not in told:
+        if slot.state == "mismatched" and index not in reported:
             yield f"slots[{index}] is mismatched, but no finding is about it"
         yield from _invalid_indices(f"slots[{index}]", "event", [*slot.issues, slot.match], events)
         yield from _invalid_indices(f"slots[{index}]", "rank", slot.missing, ranks)

@@ -61,11 +61,11 @@ def code_lines_of(run: Run, finding: Finding) -> tuple[CodeLine, ...]:
     if finding is run.leading and not finding.is_mismatch:
         others = (each for each in run.waiting if each.who.rank not in finding.ranks or each.who.thread)
         there += [_rank_in_wait(run, each, WAITS) for each in others]
-    told = {each.site for each in there}
+    shown = {each.site for each in there}
     there += [
         _RankAtLine(OTHER, "named in the lines below", RankOrThread(-1), site)
         for site in finding.sites
-        if site not in told
+        if site not in shown
     ]
     return tuple(_group_by_line(run, there))
 

@@ -73,8 +73,8 @@ def wait_graph_of(run: Run) -> DrawnWaitGraph | None:
         return None
     nodes = _make_nodes(run, _group_ranks_into_nodes(waiting, targets))
     edges = _make_edges(run, nodes, waiting, targets)
-    told = [edge for edge in edges if edge.in_cycle]
-    return DrawnWaitGraph(nodes, edges, _find_cycle(len(nodes), told) or _find_cycle(len(nodes), edges))
+    cyclic = [edge for edge in edges if edge.in_cycle]
+    return DrawnWaitGraph(nodes, edges, _find_cycle(len(nodes), cyclic) or _find_cycle(len(nodes), edges))
 
 
 def is_mismatch(run: Run) -> bool:

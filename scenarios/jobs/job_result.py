@@ -106,10 +106,10 @@ def _most_ranks() -> int:
 
 def _check_all_ranks_started(reports: Sequence[RankReport]) -> None:
     failed = [report for report in reports if not report.has_started]
-    told = [report for report in failed if report.error or report.death] or failed
-    if not told:
+    explained = [report for report in failed if report.error or report.death] or failed
+    if not explained:
         return
-    first = min(told, key=lambda report: report.seconds)
+    first = min(explained, key=lambda report: report.seconds)
     raise UsageError(
         f"rank {first.rank} did not start ({_start_failure_text(first)}), "
         "expected its process to load the program and to connect: "

@@ -40,9 +40,9 @@ def metric_compute_on_rank0(rank: int) -> float | None:
     """
     accuracy = Accuracy()
     accuracy.update(right=rank, total=8)
-    told = accuracy.compute() if rank == 0 else None
+    value = accuracy.compute() if rank == 0 else None
     dist.barrier()
-    return told
+    return value
 
 
 @repairs(metric_compute_on_rank0)

@@ -402,10 +402,10 @@ def _with_advice(
     finding: Finding, advice: list[LabelledLine], sites: Sequence[Site], ranks: tuple[int, ...] = ()
 ) -> Finding:
     kept = [line for line in finding.lines if not (isinstance(line, LabelledLine) and line.label in {"cause", "try"})]
-    told = LabelledLine("note", "the cause was found by running the program a second time, with a tracer")
+    note = LabelledLine("note", "the cause was found by running the program a second time, with a tracer")
     return replace(
         finding,
         ranks=ranks or finding.ranks,
-        lines=(*kept, *advice, *[told] * bool(sites)),
+        lines=(*kept, *advice, *[note] * bool(sites)),
         sites=tuple(dict.fromkeys((*finding.sites[:1], *sites, *finding.sites[1:]))),
     )

@@ -102,8 +102,8 @@ class Exploration:
             fails = all(outcome.startswith(Verdict.FAIL.value) for outcome in self.outcomes)
             all_fail = ", and every one fails" if fails else ""
             if self.untested:
-                told = f"but was not tested for {self.untested}, and does not see {self.outside}"
-                return f"DPOR ran all interleavings{limits} that it tells apart, {told}: {runs}{all_fail}"
+                unseen = f"but was not tested for {self.untested}, and does not see {self.outside}"
+                return f"DPOR ran all interleavings{limits} that it tells apart, {unseen}: {runs}{all_fail}"
             outside = f", but for {self.outside}" if self.outside else ""
             return f"All interleavings{limits} covered{outside}: {runs}{all_fail}"
         if self.end is ExplorationEnd.FAILURE:

@@ -120,8 +120,8 @@ def raise_if_lost() -> Iterator[None]:
     except CancelledError as error:  # so ends what was under way on a cluster that is gone
         raise WorkersLostError("the cluster does not answer any more") from error
     except tuple(lost) as error:
-        told = re.search(r"exit codes of the workers are {(.*?)}", str(error))
-        how = " ".join(f"{type(error).__name__}: {error}".split()) if told is None else f"ended by {told[1]}"
+        codes = re.search(r"exit codes of the workers are {(.*?)}", str(error))
+        how = " ".join(f"{type(error).__name__}: {error}".split()) if codes is None else f"ended by {codes[1]}"
         raise WorkersLostError(how) from error
 
 

@@ -37,11 +37,11 @@ class CallHooks:
         }
         self._called += 1
         outputs = len(tensors) == 2 or name.startswith("RECV")
-        told = _filled("PreHookArgs", common)
-        told.root = next((values[key] for key in ("root_rank", "dst", "src") if key in values), -1)
-        told.input_tensors, told.output_tensors = _flat(tensors[outputs:]), _flat(tensors[:outputs])
+        arguments = _filled("PreHookArgs", common)
+        arguments.root = next((values[key] for key in ("root_rank", "dst", "src") if key in values), -1)
+        arguments.input_tensors, arguments.output_tensors = _flat(tensors[outputs:]), _flat(tensors[:outputs])
         for _, hook in sorted(self.before.items()):
-            hook(told)
+            hook(arguments)
         return common
 
     def call_afterwards(self, common: Mapping[str, Any], work: Any) -> None:
@@ -52,10 +52,10 @@ class CallHooks:
     def check_for_nan(self, rank: int) -> SimpleNamespace:
         """Raise from now on where a call sends NaN. Return a handle that ends this."""
 
-        def check(told: Any) -> None:
-            if told.name.name in ("BROADCAST", "SCATTER") and told.root != rank:
+        def check(arguments: Any) -> None:
+            if arguments.name.name in ("BROADCAST", "SCATTER") and arguments.root != rank:
                 return
-            if any(tensor.is_floating_point() and tensor.isnan().any() for tensor in told.input_tensors):
+            if any(tensor.is_floating_point() and tensor.isnan().any() for tensor in arguments.input_tensors):
                 raise RuntimeError("NaN found in input tensor.")
 
         number = min(self.before, default=0) - 1
@@ -64,10 +64,10 @@ class CallHooks:
 
 
 def _filled(name: str, values: Mapping[str, Any]) -> Any:
-    told = getattr(_c10d, name)()
+    arguments = getattr(_c10d, name)()
     for key, value in values.items():
-        setattr(told, key, value)
-    return told
+        setattr(arguments, key, value)
+    return arguments
 
 
 def _flat(values: Any) -> list[Any]:

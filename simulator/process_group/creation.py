@@ -241,9 +241,9 @@ class GroupMaker:
         number = store.add(f"gloo/made by {group_rank}", 1)
         store.set(f"gloo/{number}/{group_rank}", f"{rank} {self._made[rank]['gloo'] + 1}")
         self._made[rank]["gloo"] += 1
-        told = [store.get(f"gloo/{number}/{each}").decode() for each in range(size)]
-        members = tuple(int(each.split()[0]) for each in told)
-        name = f"gloo of {', '.join(told)}"
+        entries = [store.get(f"gloo/{number}/{each}").decode() for each in range(size)]
+        members = tuple(int(each.split()[0]) for each in entries)
+        name = f"gloo of {', '.join(entries)}"
         label = str(self._host.send_request(NameGroup(name, 1, "gloo")))
         if isinstance(options, timedelta):  # torch takes either
             options, timeout = None, options

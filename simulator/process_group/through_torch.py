@@ -143,12 +143,12 @@ class TorchDispatch:
                 given.append(_options_of(row.options, values, call.reduction))
             hooks = call.group.hooks
             has_hooks = hooks.before or hooks.after  # which may make calls of their own
-            told = hooks.call_ahead(name, tensors, values) if has_hooks else {}
+            before = hooks.call_ahead(name, tensors, values) if has_hooks else {}
             call.has_arrived = True
             with _recorded_by_profiler(row.title, tensors[-1] if tensors else []), suspend_modes():
                 call.work = call.method(call.group, *tensors, *given)
-            if told:
-                hooks.call_afterwards(told, call.work)
+            if before:
+                hooks.call_afterwards(before, call.work)
             work = call.work.boxed()
             return (arguments[0], work) if returns_tensors else work
 
