@@ -190,6 +190,8 @@ def annotate_report(
         below = [] if hasattr(error, "exceptions") else [format_replay_line(run.result.replay)]
         if error is run.error:
             below = _lines_below_rank_error(run)
+        elif below and run.error is not None and str(run.error) not in str(error):  # the test fails for what it led to
+            below[:0] = [line for each in run.result.findings for line in (*each.body.splitlines(), "")]
         below[-1:-1] = location
         if below and not is_one_line:
             shown.addsection("ddpsim", "\n".join(below))

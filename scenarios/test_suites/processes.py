@@ -77,7 +77,7 @@ class ProcessesOfTest:
                 last[0].positions = positions
                 return last[0]
         positions = arguments_with_number(worker, 0)
-        if not positions or not (is_worker_of_spawn(worker) or may_make_group(function)):
+        if not positions or not (is_worker_of_spawn(worker) or may_make_group(function, *worker._args)):
             return None
         self._worlds.append(World(self._ranks, function, positions))
         return self._worlds[-1]
@@ -158,8 +158,13 @@ def _definitions_in(file: str) -> ProjectDefinitions:
         return ProjectDefinitions({file: ast.parse(opened.read())})
 
 
-def may_make_group(function: Any) -> bool:
-    """Return whether a process's function may make a process group, as far as its file shows."""
+def may_make_group(*given: Any) -> bool:
+    """Return whether a process's function, or one among its arguments, may make a process group, as far as its file
+    shows."""
+    return any(_may_make_group(each) for each in given if callable(each))
+
+
+def _may_make_group(function: Any) -> bool:
     try:
         call = ast.parse(f"Process(target={function.__name__})", mode="eval").body
         return isinstance(call, ast.Call) and _definitions_in(inspect.getfile(function)).may_start_rank(call)

@@ -78,6 +78,11 @@ def test_error():
 def test_error_of_rank():
     mp.spawn(raises, args=(2,), nprocs=2)
 
+def test_error_as_an_exit_code():
+    for process in (processes := started(raises, 2)):
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_exit(code):
     try:
@@ -101,9 +106,12 @@ def test_what_does_not_pickle():
 @pytest.mark.tier("ci")
 def test_ranks_of_spawn(run):
     result = run(SPAWN, "--ddpsim")
-    result.assert_outcomes(passed=7, failed=2)
+    result.assert_outcomes(passed=7, failed=3)
     assert report_of(result, "test_planted")[0].startswith("DEADLOCK  deadlock.missing_rank")
     assert any(line.startswith("E ") and "one is bad" in line for line in report_of(result, "test_error_of_rank"))
+    assert any(
+        "rank 1 raised ValueError: one is bad" in line for line in report_of(result, "test_error_as_an_exit_code")
+    )
     repaired = run(SPAWN.replace("if rank != 1:\n        dist.", "dist."), "--ddpsim", "-k", "planted")
     repaired.assert_outcomes(passed=1)
 
@@ -262,6 +270,7 @@ def test_what_ranks_do_to_their_process(run_apart, name):
 
 
 POOLS = f"""{HEAD}
+from functools import partial
 def group(rank, size):
     begin(rank, size)
 
@@ -313,14 +322,63 @@ def test_pool_of_a_test():
 def test_no_rank():
     with mp.Pool(2) as own:
         assert os.getpid() not in own.map(no_rank, range(2))
+        assert os.getpid() not in (own.apply_async(no_rank, (0,)).get(), own.apply(no_rank, (1,)))
+
+def applied(rank, size, planted=False):
+    begin(rank, size)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    if planted and rank == 1:
+        return
+    dist.barrier()
+    dist.destroy_process_group()
+    return rank, tensor.item()
+
+def applied_bad(rank, size):
+    begin(rank, size)
+    raise ValueError(f"bad {{rank}}")
+
+def of_arguments(given):
+    function, rank, size = given
+    return function(rank, size)
+
+def apply(function, calls=2, **more):
+    caught = []
+    with mp.Pool(2) as own:
+        given = [partial(of_named, function, rank=rank, size=2, **more) for rank in range(calls)]
+        results = [own.apply_async(each, error_callback=caught.append) for each in given]
+        for result in results:
+            result.wait()
+    return [result.successful() and result.get() for result in results], sorted(map(str, caught))
+
+def of_named(function, **named):
+    return function(**named)
+
+def test_applied():
+    assert apply(applied) == ([(0, 2.0), (1, 2.0)], [])
+    with mp.Pool(2) as own:
+        assert own.map(of_arguments, [(applied, 0, 2), (applied, 1, 2)]) == [(0, 2.0), (1, 2.0)]
+
+def test_applied_error():
+    assert apply(applied_bad) == ([False, False], ["bad 0", "bad 1"])
+
+def begins_nothing(rank, size):
+    return rank if size == 2 else begin(rank, size)
+
+def test_applied_by_one_of_two():
+    assert apply(begins_nothing, calls=1) == ([0], [])
+
+def test_applied_planted():
+    apply(applied, planted=True)
 """
 
 
 @pytest.mark.tier("ci")
 def test_pools(run):
     result = run(POOLS, "--ddpsim")
-    result.assert_outcomes(passed=4, failed=1)
-    assert report_of(result, "test_planted")[0].startswith("DEADLOCK  deadlock.missing_rank")
+    result.assert_outcomes(passed=7, failed=2)
+    for name in ("test_planted", "test_applied_planted"):
+        assert report_of(result, name)[0].startswith("DEADLOCK  deadlock.missing_rank")
 
 
 COMMANDS = f"""{HEAD}
