@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache, partial
+from os.path import exists  # bound before ranks run: a look of ours is none of the program's
 from types import CodeType, FrameType
 from typing import TypeVar
 
@@ -185,7 +186,7 @@ def owner_of_file(path: str) -> CodeOwner:
 @lru_cache(maxsize=4096)
 def _checkout_of(folder: str) -> str:
     """Return the nearest folder upwards that is a git checkout, or that `pip install --target` filled; "" if none."""
-    if os.path.exists(os.path.join(folder, ".git")):
+    if exists(os.path.join(folder, ".git")):
         return folder
     if folder in sys.path and any(glob.iglob(os.path.join(glob.escape(folder), "*.dist-info"))):
         return folder

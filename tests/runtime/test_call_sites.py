@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ddpsim import EventKind, simulate
 from ddpsim.scenarios.pytest_plugin import running
 from ddpsim.scenarios.ranks import interpreter
-from ddpsim.simulator.runtime.call_sites import is_user_code, is_user_file
+from ddpsim.simulator.runtime.call_sites import _checkout_of, is_user_code, is_user_file
 
 SOURCE = """
 import torch.distributed as dist
@@ -198,3 +198,12 @@ def test_who_called_is_no_part_of_a_digest(made):
 
     sum_of = made(sums=SUM)["sum_of"]
     assert simulate(here, 2).trace.digest() == simulate(there, 2).trace.digest()
+
+
+def test_looking_for_a_checkout_is_no_look_of_the_program(monkeypatch, tmp_path):
+    looks = []
+    (tmp_path / ".git").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.path.exists", looks.append)
+        found = _checkout_of.__wrapped__(str(tmp_path))
+    assert (found, looks) == (str(tmp_path), [])
