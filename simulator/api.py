@@ -168,9 +168,7 @@ def name_parting(
         return result
     except KeyboardInterrupt:
         raise RunInterrupted(result) from None
-    is_same = policy.divergence is None and [each.summary for each in again.findings] == [
-        each.summary for each in result.findings
-    ]
+    is_same = policy.divergence is None and again.trace.digest() == result.trace.digest()
     return replace(result, findings=again.findings) if is_same else result
 
 

@@ -390,6 +390,23 @@ def test_of_two_ranks_the_one_in_the_branch_is_named():
     assert cause_of(finding).startswith("rank 0 took a branch that no other rank took: from test_partings.py:")
 
 
+def test_a_repetition_that_took_another_way_says_nothing(tmp_path):
+    """The summaries of both are equal, and the second makes fewer calls: it has found what the first has saved."""
+    mark = tmp_path / "epoch"
+
+    def resumes(rank):
+        for _ in range(1 if mark.exists() else 2):
+            dist.barrier()
+        if rank == 0:
+            mark.touch()
+            return
+        dist.barrier()
+
+    result = simulate(resumes, 2)
+    (finding,) = name_parting(result, resumes, 2).findings
+    assert (finding, finding.summary) == (result.findings[0], simulate(resumes, 2).findings[0].summary)
+
+
 def test_a_result_of_reduce_is_on_its_root_only():
     assert "reduce #0" in found_by(decided_by_reduce).text
     assert "has its result on rank 0 only" in found_by(decided_by_reduce).text
