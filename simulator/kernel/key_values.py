@@ -338,8 +338,10 @@ class KeyValueStore:
         self._run.record_event(EventKind.WAIT, text=what)
         me.store_seconds, time_outs = request.store_seconds, self._turns.time_outs
         time_outs.least_seconds = min(time_outs.least_seconds, request.store_seconds or inf)
-        in_time = yield from self._pauses.block_task(me, StoreWait(missing, request.site), request.timeout_seconds)
-        self._waiting.pop(me.number, None)
+        try:
+            in_time = yield from self._pauses.block_task(me, StoreWait(missing, request.site), request.timeout_seconds)
+        finally:  # also where the wait ends with the task
+            self._waiting.pop(me.number, None)
         has_come = in_time or self._all_exist(keys)
         self._run.record_event(EventKind.DONE, text=what if has_come else f"{what} timed out")
         if not self._all_exist(keys):

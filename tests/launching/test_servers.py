@@ -366,3 +366,15 @@ def test_a_module_search_path_of_a_long_session(program, monkeypatch):
         session.setattr(sys, "path", [*sys.path, *(f"/nowhere/{number:0100}" for number in range(2000))])
         session.setenv("PYTHONHASHSEED", "6")  # of no server that is there
         assert simulate_program(command, 2).verdict is Verdict.PASS
+
+
+@pytest.mark.tier("ci")
+def test_a_thread_that_waits_for_a_key_of_a_server_that_ends_with_its_rank(program):
+    command = program("""
+        import threading, time
+        import torch.distributed as dist
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        threading.Thread(target=lambda: store.wait(["key"]), daemon=True).start()
+        time.sleep(1)
+    """)
+    assert simulate_program(command, 2).verdict is Verdict.PASS
