@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Budget, Code, Verdict, explore, simulate
 from ddpsim.simulator.kernel.time_outs import TimeOuts
+from tests.kit.futures import done
 from tests.kit.results import returned
 
 TIMED_OUT = "Timed out waiting 8000ms for recv operation to complete"
@@ -411,3 +413,26 @@ def test_an_error_on_its_way_out_is_still_told(isolation):
         result = simulate(cleans_up_after_another_error, 2, isolation=isolation)
     assert [each.code for each in result.findings] == [Code.RANK_ERROR, Code.DEADLOCK_MISSING_RANK]
     assert "KeyError" in result.findings[0].summary
+
+
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+def test_an_error_that_a_communication_hook_catches_is_not_raised_again(isolation):
+    """As torchft's hooks do; real gloo goes on behind the backward."""
+
+    def train(rank, catches=True):
+        group, caught = new_group(1), []
+
+        def hook(_, bucket):
+            time.sleep(5 * rank)
+            with suppress(RuntimeError) if catches else contextlib.nullcontext():
+                dist.all_reduce(bucket.buffer(), group=group, async_op=True).wait()
+                caught.append("nothing")
+            return done(bucket.buffer())
+
+        model = DistributedDataParallel(torch.nn.Linear(1, 1))
+        model.register_comm_hook(None, hook)
+        model(torch.ones(1, 1)).sum().backward()
+        return caught
+
+    assert simulate(train, 2, isolation=isolation).returns == ([], [])
+    assert simulate(partial(train, catches=False), 2, isolation=isolation).returns == (None, None)
