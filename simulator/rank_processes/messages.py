@@ -255,7 +255,10 @@ class _ValuePickler(pickle.Pickler):
         return id(value), value.__qualname__
 
     def reducer_override(self, value: Any) -> Any:
-        """Pickle a tensor of a virtual GPU as one of the CPU: the process that unpickles it has no GPU."""
+        """Pickle a tensor of a virtual GPU as one of the CPU: the process that unpickles it has no GPU. Pickle an error
+        by its own means: what libraries register for errors (tblib of Dask) loses the code of a SystemExit."""
+        if isinstance(value, BaseException):
+            return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         if not (isinstance(value, torch.Tensor) and value.is_cuda) or torch.cuda.get_device_name() != cuda_module.NAME:
             return NotImplemented
         return value.cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)

@@ -1,5 +1,6 @@
 """How the processes of ranks end, and what is told of it; nothing is left behind."""
 
+import copyreg
 import ctypes
 import io
 import os
@@ -64,7 +65,11 @@ def test_a_process_that_ends_without_a_word(end, told):
     assert type(result.errors[1]) is RankLostError
 
 
-def test_a_rank_that_exits():
+@pytest.mark.parametrize("has_tblib", [False, True])
+def test_a_rank_that_exits(monkeypatch, has_tblib):
+    if has_tblib:  # Dask has it register that an error is made without its __init__
+        monkeypatch.setitem(copyreg.dispatch_table, SystemExit, lambda error: (SystemExit.__new__, (SystemExit, 3)))
+
     def program(rank):
         dist.barrier()
         if rank == 0:

@@ -74,7 +74,8 @@ def test_one_intra_op_thread_for_who_bound_the_function_before_and_in_new_thread
     assert torch.set_num_threads is torch._C.set_num_threads is early
 
 
-def test_settings_are_put_back(isolation):
+def test_settings_are_put_back(isolation, monkeypatch):
+    monkeypatch.setattr("torch.backends.__allow_nonbracketed_mutation_flag", True)  # torch's test classes freeze them
     isolation.switch_rank(None, 0)
     torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.benchmark = True
