@@ -138,23 +138,30 @@ def judge_records(
         number += found.step is not None
     if not found.is_same:
         return replace(found, line=ends) if ends and found.step is None else found
+    return _judge_same_steps(found, number, number + left_out + sum(1 for _ in runs[0]), ends, comparer)
+
+
+def _judge_same_steps(found: Comparison, number: int, total: int, ends: str, comparer: StepComparer) -> Comparison:
+    """Judge a training of `total` steps of which the first `number` are the same: "not known" if something is missing.
+
+    `ends` says why no more steps were compared, if that is no end of the training.
+    """
     problems = [f"{_so_many(number)}, but {ends}"] if ends else []
     problems += [*_missing_lines(comparer.alignment.missing)]
     names = join_names(list(comparer.unstepped), 4)
     unstepped = [f"compared only on the ranks that have a gradient: {names}"] if names else []
     problems += unstepped if number == 1 else []  # what the others get from these ranks shows in the next step
-    is_written = any(row.kind is Kind.WRITTEN for step in history for row in step)
-    is_unnamed = UNNAMED in notes or (COPIES in notes and not is_written)
+    is_written = any(row.kind is Kind.WRITTEN for step in found.history for row in step)
+    is_unnamed = UNNAMED in found.notes or (COPIES in found.notes and not is_written)
     problems += ["not all that is trained was compared"] if is_unnamed else []
     copies = list(dict.fromkeys(name for _, name in comparer.alignment.missing_copies))
-    is_measured = all(any(row.name == ALL_COPIES for row in step) for step in history)
+    is_measured = all(any(row.name == ALL_COPIES for row in step) for step in found.history)
     problems += [f"gradients of {join_names(copies, 4)} were not compared"] if copies and not is_measured else []
     if problems:
         return replace(found, answer=Answer.UNKNOWN, line="; ".join(problems), step=None)
-    total = number + left_out + sum(1 for _ in runs[0])
     of = f" of {total}, the others were not recorded" if total > number else ""
     counts = [
-        (len({row.name for row in history[0] if row.kind is kind} - {ALL_COPIES}), kind)
+        (len({row.name for row in found.history[0] if row.kind is kind} - {ALL_COPIES}), kind)
         for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER, Kind.WRITTEN)
     ]
     what = join_names([count_with_noun(count, kind.value) for count, kind in counts if count])
