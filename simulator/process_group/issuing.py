@@ -164,10 +164,8 @@ class CallIssuer:
         """Let a backward through a tensor that a call changes write a note, where torch warns of `c10d::allreduce_`."""
         for tensor in payload.outputs:
             if tensor.grad_fn is not None:
-                what = (
-                    f"autograd does not see {call.operation} ({call.location}), and a backward went through its tensor"
-                )
-                text = f"{NOT_CHECKED}whether gradients are as meant: {what}: they are those of the rank's own value"
+                what = f"autograd does not see {call.operation} ({call.location}), so a backward through its tensor"
+                text = f"{NOT_CHECKED}whether gradients are as meant: {what} gave those of the rank's own value"
                 tensor.register_hook(functools.partial(self._write_note, text))
 
     def _write_note(self, text: str, _: Tensor) -> None:
