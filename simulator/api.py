@@ -27,7 +27,8 @@ from ddpsim.simulator.policies.schedule_replay import GuidedPolicy, ReplayPolicy
 from ddpsim.simulator.result import Result, RunInterrupted
 from ddpsim.simulator.run_options import DEFAULTS, OPTIONS, REFERENCE, ReplayKeywords, RunKeywords, RunPlan
 from ddpsim.simulator.runtime.gc_freeze import freeze_existing_objects
-from ddpsim.simulator.wording import count_with_noun
+from ddpsim.simulator.verdict import Verdict
+from ddpsim.simulator.wording import LabelledLine, count_with_noun
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -140,6 +141,13 @@ def replay(
     return result.compared_with(given_schedule)
 
 
+_WENT_ANOTHER_WAY = LabelledLine(
+    "note",
+    "a second run, with a tracer, did not make the same calls, so it shows no cause: what the program reads has "
+    "changed (a file that the first run left, for example)",
+)
+
+
 def name_parting(
     result: Result,
     program: Callable[..., Any] | Sequence[str],
@@ -151,8 +159,8 @@ def name_parting(
     """Return a failed result with the place where the paths of its ranks part, which a repetition of the run shows.
 
     The repetition is under the same schedule, with a tracer, and hides the program's output. `budget` is that of the
-    first run, whose steps show. Returns the result itself if there is no such place, or if the repetition ends in
-    another way. Raises RunInterrupted with the result itself if the repetition is interrupted.
+    first run, whose steps show. Returns the result itself if there is no such place. If the repetition takes another
+    way, a note says so. Raises RunInterrupted with the result itself if the repetition is interrupted.
     """
     may_part = result.findings and not result.errors and result.findings[0].code.value.startswith(MAY_FOLLOW)
     if not may_part or world_size > _MOST_FOLLOWED:
@@ -168,8 +176,12 @@ def name_parting(
         return result
     except KeyboardInterrupt:
         raise RunInterrupted(result) from None
-    is_same = policy.divergence is None and again.trace.digest() == result.trace.digest()
-    return replace(result, findings=again.findings) if is_same else result
+    if policy.divergence is None and again.trace.digest() == result.trace.digest():
+        return replace(result, findings=again.findings)
+    if again.verdict is Verdict.UNKNOWN:  # it was too slow
+        return result
+    first, *rest = result.findings
+    return replace(result, findings=(replace(first, lines=(*first.lines, _WENT_ANOTHER_WAY)), *rest))
 
 
 def explore(

@@ -37,6 +37,15 @@ _REPLACED = (
 )
 """Causes that fit many failures. A value that differs where the paths part says more."""
 
+_COMPLETED = (
+    Cause.SKIPPED_BACKWARD,
+    Cause.EXTRA_FORWARD,
+    Cause.FORWARD_ALONE,
+    Cause.WRAPPERS_IN_OTHER_ORDER,
+    Cause.UNUSED_ON_SOME_RANKS,
+)
+"""Causes that say what went wrong in DDP, and to which a note adds the line where the paths part."""
+
 
 class PathStep(NamedTuple):
     """A line that a thread of a rank ran, or an exception that passed a line."""
@@ -124,13 +133,9 @@ def find_parting(mine: _Path, other: _Path, unlike: Sequence[Call] = ()) -> Part
     """Return the first place where two paths part and make unequal collectives before they meet again; None if there
     is no such place, or a rank that did not end may still make the same ones.
 
-    `unlike`: calls that were matched and do not agree. Where two paths end in these, their arguments count, and not the
-    operation alone.
+    `unlike`: calls that were matched and do not agree. Of these, everything counts, and not the operation alone.
     """
-    one, two = [_key(step) for step in mine], [_key(step) for step in other]
-    last = [call for path in (mine, other) for call in path[-1:] if isinstance(call, Call) and call in unlike]
-    if len(last) > 1:
-        one[-1], two[-1] = ((call.group, f"{call.operation} {call.signature}") for call in last)
+    one, two = ([_key(step, unlike) for step in path] for path in (mine, other))
     i = j = 0
     while i < len(one) and j < len(two):
         if one[i] == two[j]:
@@ -190,9 +195,11 @@ def _nearest_meeting(
         reach *= 8
 
 
-def _key(step: PathStep | Call) -> _Key:
+def _key(step: PathStep | Call, unlike: Sequence[Call] = ()) -> _Key:
     """Return what is compared of a step: values and messages may differ between ranks."""
     if isinstance(step, Call):
+        if step in unlike:
+            return step.group, f"{step.operation} {step.signature} {step.origin}"
         return step.group, f"{step.operation} {step.origin.phase is Phase.USER}"
     return step.site.path, step.site.function, step.site.line, step.raised.partition(":")[0]
 
@@ -205,12 +212,17 @@ def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, d
     """Return, by rank and thread, the steps and the collectives on these groups, in order.
 
     How far a generator expression went, as in `all(...)`, is no step of its own: rounds would meet other rounds there.
+    Nor is a call by which DDP rebuilds its buckets: the first forward that follows makes it, whatever its line.
     """
     paths: dict[int, dict[str, list[PathStep | Call]]] = {}
     for fact in noticed:
         if fact.kind is NoticedKind.PATH:
             rank, steps = fact.detail
-            calls = [call for call in fact.calls if call.group in groups and not call.is_point_to_point]
+            calls = [
+                call
+                for call in fact.calls
+                if call.group in groups and not call.is_point_to_point and call.origin.phase is not Phase.REBUILD
+            ]
             for step in (*(each for each in steps if each.site.function != "<genexpr>"), *calls):
                 path = paths.setdefault(rank, {}).setdefault(step.thread, [])
                 if not path or step != path[-1]:  # rounds of a comprehension repeat its line
@@ -253,7 +265,7 @@ def _advise_branch(
     `found` has the partings of the ranks that part there from the `rest`, whose paths are alike so far.
     """
     (i, j), who = parting.at, list(found)
-    if not finding_has_cause(finding, _REPLACED):
+    if not finding_has_cause(finding, (*_REPLACED, *_COMPLETED)):
         return finding
     swapped = Parting(parting.other, parting.mine, parting.at[::-1], parting.until[::-1])
     for ranks, side in (who, parting), (rest, swapped):
@@ -272,6 +284,9 @@ def _advise_branch(
         rounds = []
     sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
+    if finding_has_cause(finding, _COMPLETED):
+        text = "; there ".join([f"a second run, with a tracer, shows: from {last.site} {sides}", *values[:1]])
+        return replace(finding, lines=(*finding.lines, LabelledLine("note", text)))
     is_told = any(isinstance(line, LabelledLine) and line.text.startswith("a tie") for line in finding.lines)
     is_tie = len(who) == len(rest) and not is_told
     notes = [LabelledLine("note", "a tie: either side may be wrong")] if is_tie else []

@@ -327,9 +327,9 @@ def keeps_one_entry_more(rank, shares=False):
     reduce_one()
 
 
-def found_by(program, isolation="thread"):
-    result = simulate(program, 3, isolation=isolation)
-    finding, *_ = name_parting(result, program, 3, isolation=isolation).findings
+def found_by(program, isolation="thread", world_size=3):
+    result = simulate(program, world_size, isolation=isolation)
+    finding, *_ = name_parting(result, program, world_size, isolation=isolation).findings
     return finding
 
 
@@ -390,7 +390,7 @@ def test_of_two_ranks_the_one_in_the_branch_is_named():
     assert cause_of(finding).startswith("rank 0 took a branch that no other rank took: from test_partings.py:")
 
 
-def test_a_repetition_that_took_another_way_says_nothing(tmp_path):
+def test_a_repetition_that_took_another_way_says_that_alone(tmp_path):
     """The summaries of both are equal, and the second makes fewer calls: it has found what the first has saved."""
     mark = tmp_path / "epoch"
 
@@ -404,7 +404,34 @@ def test_a_repetition_that_took_another_way_says_nothing(tmp_path):
 
     result = simulate(resumes, 2)
     (finding,) = name_parting(result, resumes, 2).findings
-    assert (finding, finding.summary) == (result.findings[0], simulate(resumes, 2).findings[0].summary)
+    *lines, note = finding.lines
+    assert (tuple(lines), finding.summary) == (result.findings[0].lines, simulate(resumes, 2).findings[0].summary)
+    assert str(note).strip() == (
+        "note    a second run, with a tracer, did not make the same calls, so it shows no cause: what the program "
+        "reads has changed (a file that the first run left, for example)"
+    )
+
+
+def draws_whether_to_train_both(rank, shares=False):
+    generator, discriminator = (DistributedDataParallel(torch.nn.Linear(2, 2)) for _ in range(2))
+    for step in range(3):
+        if step > 0 and (shares or step % 2 == rank % 2):
+            fake = generator(torch.ones(1, 2)).detach()
+            (discriminator(torch.ones(1, 2)) + discriminator(fake)).sum().backward()
+        discriminator(generator(torch.ones(1, 2))).sum().backward()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_what_ddp_misses_comes_with_the_line_where_the_paths_part(world_size):
+    """The cause says what the wrappers did; the ranks wait or are matched in later calls than that of the line."""
+    text = found_by(draws_whether_to_train_both, world_size=world_size).text
+    first, rest = draws_whether_to_train_both.__code__.co_firstlineno, "rank 0" if world_size == 2 else "ranks 0, 2"
+    assert "rank 1 ran more synchronising forwards than the others before this reduction" in text
+    assert (
+        f"note    a second run, with a tracer, shows: from test_partings.py:{first + 3} rank 1 went on at "
+        f"test_partings.py:{first + 4}, {rest} went on at test_partings.py:{first + 6}"
+    ) in text
+    assert not simulate(partial(draws_whether_to_train_both, shares=True), world_size).findings
 
 
 def test_a_result_of_reduce_is_on_its_root_only():

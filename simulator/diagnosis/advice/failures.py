@@ -122,8 +122,10 @@ class FailureCauses:
         "run one forward on the combined batches, or pass broadcast_buffers=False",
     )
     LOSS_DETACHED = make_advice(facts.RanksAndParameters)(
-        "the loss of {who} does not depend on any parameter",
-        "let it depend on the model's output, multiplied by zero where there is nothing to learn",
+        "the loss of {who} does not depend on any parameter: its path to them ends at a detach(), at no_grad(), or at "
+        "a call such as all_gather, whose results have no gradient",
+        "let it depend on the model's output, multiplied by zero where there is nothing to learn; for a gradient "
+        "through a call, use torch.distributed.nn.functional, or put the rank's own tensor back into the gathered list",
     )
     NOTHING_TO_TRAIN = make_advice(facts.RanksAndParameters)(
         "no parameter of the model required a gradient when it was wrapped",

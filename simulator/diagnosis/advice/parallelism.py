@@ -10,8 +10,9 @@ class ParallelismCauses:
     # --- what a DDP wrapper does (mismatch.*, deadlock.missing_rank) --------------------------------------------------
 
     WRAPPED_ALONE = make_advice(facts.Ranks)(
-        "constructing DistributedDataParallel needs every rank of its group, and {who} did something else",
-        "construct the wrapper on every rank, at the same point in the order of calls",
+        "constructing DistributedDataParallel needs every rank of its group, and {who} did something else: {who} left "
+        "the wrapper out, or made a call before it that the others left out",
+        "construct the wrapper on every rank, and let every rank make the same calls before it",
     )
     MODELS_DIFFER = make_advice(facts.RanksAndParameters)(
         "the model of {who} differs from the others' in parameters, buffers, requires_grad, ignored names or options",
