@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.calls import ANY_SOURCE, FROM_RANK, Site, channel_of_message
+from ddpsim.simulator.calls import ANY_SOURCE, FROM_RANK, Parallelism, Site, channel_of_message
 from ddpsim.simulator.choices import Policy, RankSeeds, Schedule, program_identity
 from ddpsim.simulator.debugging.directed_kernel import DirectedKernel
 from ddpsim.simulator.debugging.director import RunDirector
@@ -184,12 +185,7 @@ def _run_kernel(
         attempts=earlier.results,
     )
     if result.verdict is Verdict.PASS:
-        left = (*_same_files_note(kernel.run), *_left_groups_note(kernel.run)) if isinstance(program, Script) else ()
-        threads = (f"{text}: another rank may call them in another order" for *_, text in _threads_together(trace))
-        firsts = [next(texts, "") for texts in (threads, _from_any_source(trace), _looks(kernel.run))]
-        orders = [f"{first}, and only explore tries that" for first in firsts if first]
-        notes = *_notes_of_trace(trace), *orders, *mover.overflows.values(), *left
-        result = dataclasses.replace(result, notes=notes)
+        result = dataclasses.replace(result, notes=_notes_of_pass(program, kernel.run, trace, mover))
     if isinstance(program, Script) and result.verdict is Verdict.PASS:
         name = str(plan.name or program.name)
         result = dataclasses.replace(result, note=_no_communication_note(name, result))
@@ -210,11 +206,29 @@ def _run_kernel(
     return result, _Earlier((*earlier.results, result), kept, choices)
 
 
+def _notes_of_pass(program: Any, run: RunState, trace: Trace, mover: Transport) -> tuple[str, ...]:
+    """Return what a run that passes did not check, and what only another schedule or a real job would show."""
+    left = (*_same_files_note(run), *_left_groups_note(run)) if isinstance(program, Script) else ()
+    threads = (f"{text}: another rank may call them in another order" for *_, text in _threads_together(trace))
+    firsts = [next(texts, "") for texts in (threads, _from_any_source(trace), _looks(run))]
+    orders = [f"{first}, and only explore tries that" for first in firsts if first]
+    return *_notes_of_trace(trace), *islice(_saved_keys(trace), 1), *orders, *mover.overflows.values(), *left
+
+
 def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
     """Return, once each, what ranks have noted as not checked, and what their exit handlers raised."""
     notes = ((event.rank, event.text) for event in trace if event.kind is EventKind.NOTE)
     said = ranks_by_value(note for note in notes if note[1].startswith((NOT_CHECKED, AT_EXIT, RAW_MEMORY)))
     return tuple(text.replace(AT_EXIT, f"{AT_EXIT}{rank_list(ranks)} raised ", 1) for text, ranks in said.items())
+
+
+def _saved_keys(trace: Trace) -> Iterator[str]:
+    """Yield a text for each call by which torch.distributed.checkpoint ends a save: it removes what ranks have twice by
+    the key alone (`dedup_save_plans` of torch/distributed/checkpoint/_dedup_save_plans.py)."""
+    for part, site in ((event.call.origin.part, event.call.site) for event in trace if event.call is not None):
+        if part is not None and part[:2] == (Parallelism.CHECKPOINT, 'step "write"'):
+            what = f"whether ranks saved unlike values under one key of the checkpoint of {site}"
+            yield f"{NOT_CHECKED}{what}, which keeps one"
 
 
 def _threads_together(trace: Trace) -> Iterator[tuple[int, str, set[str], str]]:
