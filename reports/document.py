@@ -174,6 +174,8 @@ class Finding:
     """The slots (rows of matching calls) that the problem is about."""
     lines: tuple[LabelledLine, ...] = ()
     """Labelled lines of `text`: the cycle, the cause, what to try."""
+    event: int | None = None
+    """If replicas differ: the index of the event after which they did; None if the report does not have that event."""
 
     @property
     def is_mismatch(self) -> bool:

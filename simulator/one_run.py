@@ -153,7 +153,7 @@ def _run_kernel(
         )
         if plan.max_restarts or (plan.start is not None and plan.start.max_restarts):
             kernel.run.agent_waits = MONITOR_SECONDS
-        judge = ReplicaJudge()
+        judge = ReplicaJudge(now=lambda: len(kernel.run.events))
         kernel.run.judge = judge.process_report
         try:
             if processes is not None:

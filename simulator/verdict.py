@@ -77,6 +77,8 @@ class Finding:
     """For `deadlock.cycle`, the ranks of the cycle in order."""
     calls: tuple[Call, ...] = ()
     """The calls that the finding names: mismatched calls, or calls in which ranks wait."""
+    event: int | None = None
+    """For `divergence.*`, the index of the event in the trace after which the replicas differed; else None."""
     replay: str = ""
     """The command or call that repeats the run. It is set when the run has ended and its schedule is known."""
     where: tuple[LabelledLine, ...] = field(default=(), compare=False)

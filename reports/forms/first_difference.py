@@ -11,6 +11,7 @@ _FOLLOWING = 3
 _LAST = 4
 """The number of rows of earlier choices that a terminal shows."""
 DIVERGE_HERE = "runs diverge here"
+REPLICAS_DIFFER = "replicas differ from here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,20 @@ def first_difference_of(document: Document) -> RunDifference | None:
 
 
 def marked_events(document: Document) -> dict[int, int | None]:
-    """Return the event at which the runs of an exploration diverge, by the index of the run in the document."""
+    """Return the event that the lanes of a run point at, by the index of the run in the document: where the runs of an
+    exploration diverge, else where the replicas of a run began to differ."""
     explored = document.exploration
     if explored is None or explored.difference is None:
-        return {}
+        return {index: run.leading.event for index, run in enumerate(document.runs) if run.leading is not None}
     sides = ((explored.failing, explored.difference.failing), (explored.passing, explored.difference.passing))
     return {run: event for run, event in sides if run is not None}
 
 
 def mark_text(document: Document) -> str:
-    """Return the text for the event at which two runs diverge, as the lanes show it."""
-    chosen = document.difference.choices if document.difference else None
+    """Return the text for a marked event, as the lanes show it."""
+    if document.difference is None:
+        return REPLICAS_DIFFER
+    chosen = document.difference.choices
     return f"{DIVERGE_HERE}, choice {chosen[0].first:,}" if chosen else DIVERGE_HERE
 
 

@@ -81,7 +81,8 @@ class _RunTables:
         self._numbers: dict[tuple[object, ...], int] = {}
         """By a call of the trace without its rank: the index into the run's calls."""
         self._met = MatchedCallCollector()
-        last = islice(result.trace, events_left_out(result.trace), None)
+        self._first = events_left_out(result.trace)
+        last = islice(result.trace, self._first, None)
         self.events = tuple(self._event_row(index, event) for index, event in enumerate(last))
         self._met.number_matched_calls()
         self.calls = tuple(self._calls)
@@ -135,6 +136,7 @@ class _RunTables:
             cycle=finding.cycle,
             slots=self._met.matched_calls_of(finding.calls),
             lines=finding.labelled,
+            event=None if finding.event is None or finding.event < self._first else finding.event - self._first,
         )
 
     def _waiting_row(self, waited: Waited) -> Waiting:

@@ -13,8 +13,9 @@ difference is a finding only if it was there at the last of these moments, and i
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from ddpsim.simulator.attribution.wrapper import WrapperKey
@@ -50,7 +51,9 @@ class _SkippedStep(NamedTuple):
 class ReplicaJudge:
     """Compares the replicas of all ranks in one execution, and makes the findings (errors)."""
 
-    def __init__(self, *, tolerance: float = 0.0) -> None:
+    def __init__(self, *, tolerance: float = 0.0, now: Callable[[], int] = lambda: 0) -> None:
+        """`now` returns the number of events of the execution so far."""
+        self._now = now
         self._progress: dict[WrapperKey, dict[int, WrapperProgress]] = {}
         self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[ComparisonPoint, ReplicaComparison]] = {}
@@ -243,10 +246,11 @@ class ReplicaJudge:
         if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
             elements = replica_comparison.count_differing_elements(first, second, self._tolerance)
             self._persistent.note_parameters_differ(key, elements, comparison.communicated)
+        finding = partial(self._divergence_finding, key, moment, difference, comparison)
         if moment.occasion is not ComparisonEvent.USUAL:
-            self._persistent.note_difference(key, self._divergence_finding(key, moment, difference, comparison))
+            self._persistent.note_difference(key, replace(finding(), event=self._now() - 1))
         elif (key, difference.code) not in self._findings:
-            self._findings[key, difference.code] = self._divergence_finding(key, moment, difference, comparison)
+            self._findings[key, difference.code] = replace(finding(), event=self._now() - 1)
 
     def _divergence_finding(
         self, key: WrapperKey, moment: ComparisonPoint, difference: ReplicaTensor, comparison: ReplicaComparison

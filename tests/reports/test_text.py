@@ -9,11 +9,13 @@ import torch
 import torch.distributed as dist
 from rich.cells import cell_len
 from rich.console import Console
+from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim.reports.document import Document, Rank, Waiting
 from ddpsim.reports.forms.narrow_lanes import draw_lanes_as_text
 from ddpsim.reports.forms.text import text_of, to_text
 from ddpsim.simulator.choices import RankOrThread
+from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
 from tests.kit.rows import rows
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
@@ -181,6 +183,32 @@ def test_the_choice_that_differs_is_told_with_the_last_before_it_and_marked_in_t
         "  before   1 to 10  the default each time",
         "  before   11       rank 2 runs",
         "  before   12       rank 2 runs",
+    ]
+
+
+@pytest.mark.parametrize(("unequal_step", "column"), [(0, 11), (2, 15), (None, None)])
+def test_where_replicas_began_to_differ_is_marked_in_the_lanes(unequal_step, column):
+    """At the optimizer step of the last rank, after which the parameters were compared: the lanes begin at column 8
+    with three calls of the constructor; the second step begins with two broadcasts that rebuild the buckets."""
+
+    def train(rank):
+        model = DistributedDataParallel(torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for step in range(4):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.param_groups[0]["lr"] = 0.25 if (rank, step) == (1, unequal_step) else 0.5
+            optimizer.step()
+
+    run = run_of(train, 2, check="replicas")
+    if unequal_step is None:
+        assert run.findings == ()
+        return
+    assert [each.code for each in run.findings] == ["divergence.parameters"]
+    event = run.events[run.findings[0].event]
+    steps = [each for each in run.events if each.kind is EventKind.STEP and each.text == str(unequal_step + 1)]
+    assert event == steps[-1]
+    assert [line for line in to_text(Document("t", (run,))).decode().splitlines() if line.endswith("from here")] == [
+        f"{' ' * column}^ rank {event.rank}: replicas differ from here"
     ]
 
 

@@ -71,8 +71,8 @@ def test_a_save_notes_that_values_under_one_key_are_not_compared(tmp_path):
     result = simulate(saved, 2, args=(tmp_path, Shard(0)))
     line = saved.__code__.co_firstlineno + 3
     assert result.notes == (
-        f"not checked: whether ranks saved unlike values under one key of the checkpoint of test_checkpoints.py:{line}, "
-        "which keeps one",
+        "not checked: whether ranks saved unlike values under one key of the checkpoint of "
+        f"test_checkpoints.py:{line}, which keeps one",
     )
     assert simulate(loaded, 2, args=(tmp_path, Shard(0))).notes == ()
 
