@@ -7,8 +7,9 @@ visible columns. So a click, a key or a test finds elements, and 64,000 events c
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from ddpsim.reports.document import MARKS, Document, Finding, Run
+from ddpsim.reports.document import MARKS, Document, Finding, Run, Site
 from ddpsim.reports.forms import page_data
 from ddpsim.reports.forms.first_difference import first_difference_of, mark_text, marked_events
 from ddpsim.reports.forms.page import embed_json, render_page
@@ -41,13 +42,18 @@ SCRIPTS = (
 )
 
 
-def to_html(document: Document) -> bytes:
-    """Render the document as a page in UTF-8."""
+def to_html(document: Document, source_links: str = "") -> bytes:
+    """Render the document as a page in UTF-8. `source_links`: the address of a line of the program, in which {path} and
+    {line} are replaced; "" for lines without links."""
+
+    def link_of(site: Site) -> str:
+        return source_links.replace("{path}", quote(site.file, errors="replace")).replace("{line}", str(site.line))
+
     texts = page_data.TextTable()
     marked = marked_events(document)
     shown = [shown_lanes(run) for run in document.runs]
     views = [
-        page_data.page_data_of(run, lanes, texts, marked=marked.get(index))
+        page_data.page_data_of(run, lanes, texts, marked=marked.get(index), link_of=link_of)
         for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
     ]
     verbs = {page_data.KINDS[kind]: verb for kind, verb in VERBS.items()}
@@ -71,6 +77,7 @@ def to_html(document: Document) -> bytes:
         "signs_of": legend_signs,
         "family_of": lambda call: page_data.FAMILIES[page_data.family_index_of(call)],
         "excerpt_of": page_data.source_excerpt,
+        "link_of": link_of,
         "data": embed_json(data),
     }
     return render_page("report.html.j2", values, styles=STYLES, scripts=SCRIPTS)

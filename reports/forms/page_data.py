@@ -5,7 +5,7 @@ Ranks that share another rank's lane, or have no lane, have no events here. The 
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -72,8 +72,16 @@ class TextTable:
         return list(self._indices)
 
 
-def page_data_of(run: Run, lanes: Lanes, texts: TextTable, *, marked: int | None = None) -> dict[str, Any]:
-    """Return the data of a run as plain values for JSON. `marked` is an event that the page points at."""
+def page_data_of(
+    run: Run,
+    lanes: Lanes,
+    texts: TextTable,
+    *,
+    marked: int | None = None,
+    link_of: Callable[[Site], str] = lambda _: "",
+) -> dict[str, Any]:
+    """Return the data of a run as plain values for JSON. `marked` is an event that the page points at; `link_of` gives
+    the address of a line of the program."""
     lane_of = {lane.who: index for index, lane in enumerate(lanes.lanes)}
     kept = [index for index, event in enumerate(run.events) if event.who in lane_of]
     number = {index: new for new, index in enumerate(kept)}
@@ -81,7 +89,7 @@ def page_data_of(run: Run, lanes: Lanes, texts: TextTable, *, marked: int | None
         "world": run.world_size,
         "columns": lanes.columns,
         "lanes": [_lane_data(lane, texts) for lane in lanes.lanes],
-        "sites": [_site_data(site) for site in run.sites],
+        "sites": [_site_data(site) | {"link": link_of(site)} for site in run.sites],
         "calls": _call_data(run.calls, texts),
         "events": _event_data([run.events[index] for index in kept], lane_of, texts),
         "items": _item_data(lanes.items, number, texts),

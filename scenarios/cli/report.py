@@ -1,5 +1,6 @@
 """`ddpsim report`: convert a saved report to another form. It needs neither torch nor the program that was run."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -22,6 +23,14 @@ def report(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write into this file instead.")
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; implies --html.")] = False,
+    links: Annotated[
+        str,
+        typer.Option(
+            "--source-links",
+            metavar="URL",
+            help="In HTML, link lines of the program to this address, with {path} and {line}, or to an editor: vscode.",
+        ),
+    ] = "",
 ) -> int:
     """Show a saved report as text, or convert it to another form."""
     from ddpsim.reports.document import ReportError
@@ -33,20 +42,38 @@ def report(
         raise ReportError(f"found {asked[0]} and {asked[1]}, expected one form: leave one out")
     document = read_document(path)
     form = asked[0] if asked else "--text"
+    address = _address_of_lines(links) if links else ""
+    if address and not page:
+        raise ReportError(f"found --source-links with {form}, expected --html or --open: only HTML has links")
     if form == "--text" and out is None:
         from ddpsim.reports.forms.text import WIDTH, text_of
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
         output.print_styled(text_of(document, width))
         return ExitStatus.AS_EXPECTED
+    from ddpsim.reports.forms.html import to_html
     from ddpsim.reports.report_folder import FORMS, write_file
 
     ending, name = _FILES[form]
     file = path.with_suffix(ending) if out is None else out
-    write_file(file, FORMS[name](document))
+    write_file(file, to_html(document, address) if page else FORMS[name](document))
     if form != "--text":
         show_report_path(file, opens=opens)
     return ExitStatus.AS_EXPECTED
+
+
+def _address_of_lines(text: str) -> str:
+    """Return the address of a line of the program, with {path} and {line}. Raises ReportError for another text."""
+    from ddpsim.reports.document import ReportError
+
+    if text == "vscode":
+        return f"vscode://file{Path.cwd().as_posix()}/{{path}}:{{line}}"
+    if not re.match(r"(?!javascript:)[a-z][a-z0-9+.-]*://", text) or "{path}" not in text:
+        example = "https://example.org/me/project/blob/main/{path}#L{line}"
+        raise ReportError(
+            f"found --source-links {text}, expected vscode or an address with {{path}}, such as {example}"
+        )
+    return text
 
 
 _FILES = {

@@ -50,6 +50,29 @@ def test_a_saved_report_becomes_junit_xml_or_a_graph_on_request(ddpsim, saved):
     assert Path("waits.dot").read_text(encoding="utf-8").startswith("digraph waits {")
 
 
+def test_lines_of_the_program_are_links_on_request(ddpsim, saved):
+    """In the cards, which are HTML, and in the data from which a script makes the details of a call."""
+    assert "<a href" not in Path("r/report.html").read_text(encoding="utf-8")
+    example = "https://example.org/me/project/blob/main/{path}#L{line}"
+    for given, address in ((example, example), ("vscode", f"vscode://file{Path.cwd()}/{{path}}:{{line}}")):
+        assert ddpsim("report", saved, "--html", "--source-links", given)[0] == 0
+        page = Path("r/result.html").read_text(encoding="utf-8")
+        links = re.findall(r'<a href="([^"]+)"><bdi>([^<]+):(\d+)</bdi></a>', page)
+        assert links
+        data = re.findall(r'"file":"([^"]+)","line":(\d+),.*?"link":"([^"]+)"', page)
+        assert {(file, line) for _, file, line in links} <= {(file, line) for file, line, _ in data}
+        for link, file, line in (*links, *((link, file, line) for file, line, link in data)):
+            assert link == address.replace("{path}", file).replace("{line}", line)
+    for text in ("example.org/{path}", "https://example.org/", "javascript://x/{path}"):
+        status, out, err = ddpsim("report", saved, "--html", "--source-links", text)
+        expected = f"expected vscode or an address with {{path}}, such as {example}"
+        assert (status, out, err) == (2, "", f"ddpsim: found --source-links {text}, {expected}\n")
+    for words in ((), ("--dot",)):
+        status, out, err = ddpsim("report", saved, *words, "--source-links", "vscode")
+        line = f"found --source-links with {(*words, '--text')[0]}, expected --html or --open: only HTML has links"
+        assert (status, out, err) == (2, "", f"ddpsim: {line}\n")
+
+
 def test_forms_that_exclude_each_other_are_told(ddpsim, saved):
     for words in (("--html",), ("--open",), ("--dot",), ("--junit",)):
         assert ddpsim("report", saved, "--text", *words) == (

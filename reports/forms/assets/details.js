@@ -83,7 +83,8 @@ class Details {
 
 /** @param {string} words that lead it */
 function sourceOf(site, words) {
-  const location = html("bdi", {}, `${site.file}:${site.line}`);
+  const place = html("bdi", {}, `${site.file}:${site.line}`);
+  const location = site.link ? html("a", { href: site.link }, place) : place;
   const where = html("p", { class: "where" }, words, location, " in ", html("bdi", {}, site.function));
   const lines = site.source.map((text, offset) => sourceLine(site.first + offset, text, site.line));
   return lines.length
