@@ -18,7 +18,7 @@ from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.pytest_plugin.programs import crash_of_marker
 from ddpsim.scenarios.running.run_as import fault_text, parse_fault
 from ddpsim.simulator.crashing import runs, sweep
-from ddpsim.simulator.crashing.judging import first_difference, has_resumed, judge, other_loss
+from ddpsim.simulator.crashing.judging import first_difference, has_resumed, judge, notes_of, other_loss
 from ddpsim.simulator.crashing.points import points_of
 from ddpsim.simulator.crashing.sweep import crash
 from ddpsim.simulator.crashing.values import Attempts, CrashCode, CrashSweep, Entry
@@ -54,6 +54,21 @@ def judged(first, *second, whole=WHOLE, result=PASSES):
 
 def test_a_resumed_run_with_the_same_end_is_good():
     assert judged([SAVED], RESUMED) == []
+
+
+@rows(
+    ("lines", "note"),
+    [
+        (("read /f/ckpt", "step p1", "write /f/ckpt"), "ckpt"),
+        (("read /f/ckpt", "step p1"), "ckpt"),
+        (("write /f/ckpt", "read /f/ckpt"), ""),
+        (("read /f/data", "step p1", "write /f/ckpt"), ""),
+        (("read /elsewhere/ckpt", "step p1"), ""),
+    ],
+)
+def test_a_checkpoint_that_was_there_before_is_named(lines, note):
+    told = f"{note} was there before, and the program reads it: remove it if an earlier run has left it"
+    assert [each for each in notes_of([diary(*lines)], "/f", ()) if "there before" in each] == [told] * bool(note)
 
 
 @rows(

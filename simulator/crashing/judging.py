@@ -152,6 +152,9 @@ def _torn_file(first: Diaries) -> str:
     return ""
 
 
+_USES = ("read", "write", "remove")
+
+
 def torn_read(attempts: Attempts) -> tuple[str, int | None]:
     """Return the file that the strike has left half written, "" for none, and the first rank that reads it then, before
     any rank writes it."""
@@ -160,7 +163,7 @@ def torn_read(attempts: Attempts) -> tuple[str, int | None]:
         (each.steps, each.kind == "read", rank)
         for rank, diary in enumerate(attempts.second)
         for each in diary
-        if torn and each.kind in ("read", "write", "remove") and torn in each.what
+        if torn and each.kind in _USES and torn in each.what
     )
     return torn, uses[0][2] if uses and uses[0][1] else None
 
@@ -212,6 +215,16 @@ def _generations(attempts: Attempts) -> dict[str, dict[int, int]]:
     return found
 
 
+def _file_there_before(whole: Diaries, folder: str) -> str:
+    """Return a file below the folder that a rank reads, and writes only later, if any rank writes a file at all; "" if
+    there is none."""
+    uses = sorted((each.steps, each.kind, each.what[0]) for diary in whole for each in diary if each.kind in _USES)
+    first = {file: kind for _, kind, file in reversed(uses)}
+    written = {file for _, kind, file in uses if kind == "write"}
+    found = (file for file, kind in first.items() if kind == "read" and file.startswith(folder + os.sep))
+    return next((os.path.relpath(file, folder) for file in found if file in written or not written), "")
+
+
 def notes_of(whole: Diaries, folder: str, resumed: Collection[bool | None]) -> tuple[str, ...]:
     """Return what was not judged, and why. `resumed`: the `has_resumed` of what was tried."""
     notes = []
@@ -220,6 +233,8 @@ def notes_of(whole: Diaries, folder: str, resumed: Collection[bool | None]) -> t
         notes.append("no rank writes a file, so there is no checkpoint: only hangs and failures were judged")
     elif False in resumed and True not in resumed:
         notes.append("no rank read a file of the first attempt, so the program does not resume: it began from zero")
+    if earlier := _file_there_before(whole, folder):
+        notes.append(f"{earlier} was there before, and the program reads it: remove it if an earlier run has left it")
     if outside := sorted(each for each in written if not each.startswith(folder + os.sep)):
         notes.append(f"not put back between runs, as it is outside the working folder: {outside[0]}")
     ranks = [rank for rank, diary in enumerate(whole) if not _all_of(diary, "batch")]
