@@ -74,6 +74,8 @@ class RankSession:
         options = config.option
         options.ddpsim_ranks = options.ddpsim_replay = None
         options.usepdb = options.trace = False
+        config.pluginmanager.set_blocked("rerunfailures")  # it talks to other processes of pytest
+        config.addinivalue_line("markers", "flaky: of pytest-rerunfailures")
         self._is_worker = leave_out_xdist(config)
         if self._is_worker:
             number, count = os.environ["RANK"], os.environ["WORLD_SIZE"]

@@ -242,6 +242,30 @@ def test_workers_of_xdist_that_each_run_all_tests_are_ranks(ddpsim_test):
     assert "leave -n out" in str(ddpsim_test("--ranks", "2", "-p", "xdist", "-n", "2").stderr)
 
 
+REPEATS = """
+import threading
+
+def pytest_addoption(parser):
+    parser.addoption("--reruns", type=int)
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "flaky: repeat the test")
+    if hasattr(config, "workerinput"):
+        config.workerinput["sock_port"]
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("each", [(), ("-p", "xdist", "--dist", "each")])
+def test_ranks_repeat_no_tests(ddpsim_test, monkeypatch, each):
+    """pytest-rerunfailures starts a thread in each session, or asks in a worker for the port of its main process."""
+    monkeypatch.setenv("PYTHONPATH", ".")
+    suite = "import pytest\n@pytest.mark.flaky\ndef test_it(): pass"
+    options = ("--ranks", "2", "-p", "rerunfailures", "--reruns", "2", "--strict-markers", *each)
+    ddpsim_test(*options, rerunfailures=REPEATS, test_suite=suite).assert_outcomes(passed=1)
+
+
 @pytest.mark.tier("nightly")
 def test_virtual_gpus_are_there_while_tests_are_collected(ddpsim_test):
     suite = f"""{HEAD}
