@@ -18,7 +18,14 @@ from ddpsim.scenarios.pytest_plugin.collecting import (
     pytest_generate_tests,
     pytest_pycollect_makeitem,
 )
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, pytest_fixture_setup, rank, world_size
+from ddpsim.scenarios.pytest_plugin.fixtures import (
+    IS_FURTHER_ATTEMPT,
+    OPTIONS_KEY,
+    ddpsim_seed,
+    pytest_fixture_setup,
+    rank,
+    world_size,
+)
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, default_time_limit
 from ddpsim.scenarios.pytest_plugin.programs import CHECKS, check_programs
 from ddpsim.scenarios.pytest_plugin.scenario_files import pytest_collect_file
@@ -131,9 +138,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Adapt the hypothesis settings of a marked test with `@given`, before hypothesis' own plugin reads them."""
+    """Adapt the settings of a test with `@given`, before hypothesis' own plugin reads them: a marked test has runs on
+    ranks, and a further attempt at a test of a suite another object of the test's class."""
     __tracebackhide__ = True
-    is_drawn = OPTIONS_KEY in item.stash and "hypothesis" in sys.modules
+    is_drawn = (OPTIONS_KEY in item.stash or IS_FURTHER_ATTEMPT in item.stash) and "hypothesis" in sys.modules
     if not (is_drawn and isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False)):
         return (yield)
     from ddpsim.scenarios.pytest_plugin.hypothesis_runs import adapted_hypothesis_settings

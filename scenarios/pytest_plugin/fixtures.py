@@ -16,6 +16,9 @@ from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, MarkerOpt
 OPTIONS_KEY = pytest.StashKey[MarkerOptions]()
 """The stash key under which a test item keeps the options of its marker."""
 
+IS_FURTHER_ATTEMPT = pytest.StashKey[bool]()
+"""The stash key of a test of a suite (`--ddpsim`) that has run before in this session."""
+
 SEED = "ddpsim_seed"
 """The name of the fixture with the seed, by which pytest parametrizes a test with `seeds=`."""
 

@@ -15,7 +15,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from ddpsim import Policy, Verdict
-from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
+from ddpsim.scenarios.pytest_plugin.fixtures import IS_FURTHER_ATTEMPT, OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
 from ddpsim.scenarios.test_suites import torch_bases
 from ddpsim.scenarios.test_suites.commands import CommandsOfTest
@@ -107,6 +107,7 @@ class SuitePlugin:
         def attempt_once(terms: Terms) -> Attempted:
             if OPTIONS_KEY in item.stash:  # a further attempt
                 del item.stash[OPTIONS_KEY]
+                item.stash[IS_FURTHER_ATTEMPT] = True
                 item._initrequest()
             item.user_properties[:] = properties
             if self._on_ranks is not None:

@@ -437,3 +437,41 @@ def test_commands(run_apart):
     assert told.startswith("a process that a test (by multiprocessing, test_it.py, line ")
     assert report_of(result, "test_started_otherwise")[0].startswith("a process that a test has started")
     result.stdout.fnmatch_lines("DEADLOCK  deadlock.missing_rank*")
+
+
+DRAWS = f"""{HEAD}
+import unittest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+SEEN = []
+
+def changes(rank, size, flag, wrong):
+    total(rank, size, 1)
+    global SEEN
+    SEEN = [flag]
+    assert flag != wrong
+
+class TestDraws(unittest.TestCase):
+    @settings(deadline=None, database=None)
+    @given(st.booleans())
+    def test_all_pass(self, flag):
+        for process in started(changes, 2, flag, None):
+            process.join()
+            self.assertEqual(process.exitcode, 0)
+
+    @settings(deadline=None, database=None)
+    @given(st.booleans())
+    def test_fails(self, flag):
+        mp.spawn(changes, args=(2, flag, True), nprocs=2)
+"""
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("isolation", [(), ("--ddpsim-isolation", "process"), ("--ddpsim-explore", "2")])
+def test_hypothesis_draws_for_each_attempt(run, isolation):
+    result = run(DRAWS, "--ddpsim", "-p", "_hypothesis_pytestplugin", *isolation)
+    result.assert_outcomes(passed=1, failed=1)
+    text = str(result.stdout)
+    assert "differing_executors" not in text
+    assert "AssertionError" in text
+    assert "flag=True" in text
