@@ -21,7 +21,7 @@ from ddpsim.scenarios.test_suites import torch_bases
 from ddpsim.scenarios.test_suites.commands import CommandsOfTest
 from ddpsim.scenarios.test_suites.outside import OutsideProcesses
 from ddpsim.scenarios.test_suites.per_rank import NAME, SuiteOnRanks
-from ddpsim.scenarios.test_suites.pools import PoolsOfTest
+from ddpsim.scenarios.test_suites.pools import adapt_pools
 from ddpsim.scenarios.test_suites.processes import ProcessesOfTest
 from ddpsim.scenarios.test_suites.ranks_of_test import Attempt, RanksOfTest, RanksRaisedError, Terms
 from ddpsim.scenarios.test_suites.schedules import Attempted, ScheduleSearch
@@ -70,7 +70,7 @@ class SuitePlugin:
         self._outside = OutsideProcesses(self._ranks, self._replaced)
         self._processes = ProcessesOfTest(self._ranks, self._replaced, self._outside)
         CommandsOfTest(self._ranks, self._replaced, self._outside)
-        PoolsOfTest(self._ranks, self._replaced)
+        adapt_pools(self._ranks, self._replaced)
         self._watch = torch_bases.adapt_when_imported(self._ranks, self._replaced)
 
     def pytest_unconfigure(self) -> None:

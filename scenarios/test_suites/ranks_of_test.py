@@ -124,6 +124,11 @@ class RanksOfTest:
         self.is_rank = False
         """True in the process of a rank."""
 
+    def result_with(self, error: BaseException) -> Result | None:
+        """Return the result of the last run if it is a rank that has raised this error."""
+        results = [] if self.attempt is None else self.attempt.results[-1:]
+        return next((each for each in results if any(error is own for own in each.errors.values())), None)
+
     def run(
         self,
         program: Callable[[int], Any],

@@ -122,12 +122,10 @@ class World:
             self._ranks.run(self._run_rank, len(self.started), function=self.function, on=self.on)
             codes = dict.fromkeys(range(len(self.started)), 0)
         except BaseException as error:
-            results = [] if self._ranks.attempt is None else self._ranks.attempt.results[-1:]
-            for result in results:
-                if any(error is each for each in result.errors.values()):
-                    ended = {rank: 0 for rank, value in enumerate(result.returns) if value == 0}
-                    codes = ended | {rank: _exit_code(each) for rank, each in result.errors.items()}
-            if not codes:
+            if (result := self._ranks.result_with(error)) is not None:
+                ended = {rank: 0 for rank, value in enumerate(result.returns) if value == 0}
+                codes = ended | {rank: _exit_code(each) for rank, each in result.errors.items()}
+            else:
                 self.failure = error
                 codes = dict.fromkeys(range(len(self.started)), -signal.SIGKILL)
         finally:

@@ -367,6 +367,15 @@ def begins_nothing(rank, size):
 
 def test_applied_by_one_of_two():
     assert apply(begins_nothing, calls=1) == ([0], [])
+    with mp.Pool(2) as own:
+        result = own.apply_async(begins_nothing, (0, 2))
+        while not result.ready():
+            pass
+    own = mp.Pool(2)
+    result = own.apply_async(begins_nothing, (0, 2))
+    own.close()
+    own.join()
+    assert result.get() == 0
 
 def test_applied_planted():
     apply(applied, planted=True)
