@@ -57,11 +57,12 @@ class ProcessesOfTest:
                         starter = self._outside.starter("multiprocessing", str(self._ranks.attempt.item.path))
                         patch.setenv(NAME, starter)
                     return original(worker)
-            body, on = body_of_worker(worker, is_forked=kind is context.ForkProcess)
+            is_forked = kind is context.ForkProcess
+            body, on = body_of_worker(worker, is_forked=is_forked)
             world.on = world.on or on
             for other in world.started:
                 other.glances = 0  # multiprocessing polls all processes when another one is started
-            world.started.append(StartedRank(world, body))
+            world.started.append(StartedRank(world, body, is_forked=is_forked))
             return world.started[-1]
 
         return start_process_or_rank

@@ -10,10 +10,13 @@ import os
 import pickle
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
+
+import pytest
 
 from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest
 from ddpsim.simulator.errors import RankLostError
@@ -34,8 +37,9 @@ Body = Callable[[int], None]
 class StartedRank:
     """The process of a rank, as multiprocessing sees it."""
 
-    def __init__(self, world: "World", body: Body) -> None:
+    def __init__(self, world: "World", body: Body, *, is_forked: bool) -> None:
         self.method = "fork"
+        self.is_forked = is_forked
         self.pid = next(_PIDS)
         self.returncode: int | None = None
         self.glances = 0
@@ -138,6 +142,8 @@ class World:
         started = self.started[rank]
         os.environ.clear()
         os.environ.update(started.environment)
+        if self._ranks.is_rank and self._ranks.attempt is not None and not started.is_forked:
+            _forget_modules_of_tests(self._ranks.attempt.item)
         try:
             started.body(rank)
         except SystemExit as left:
@@ -152,6 +158,18 @@ class World:
         for each in self.started:
             each.end(-signal.SIGKILL)
             os.close(each.sentinel)
+
+
+def _forget_modules_of_tests(item: pytest.Item) -> None:
+    """Let a rank import the modules of tests anew, as a spawned process does: the session may have changed them.
+
+    These are the modules in the uppermost folder named `test` or `tests`, or else in that of the test's file.
+    """
+    folders = [each for each in item.path.parents if each.is_relative_to(item.config.rootpath)]
+    folder = next((each for each in reversed(folders) if each.name in ("test", "tests")), item.path.parent)
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            del sys.modules[name]
 
 
 def _exit_code(error: BaseException) -> int:

@@ -269,6 +269,43 @@ def test_what_ranks_do_to_their_process(run_apart, name):
     run_apart(THREADS, "--ddpsim", "-k", name).assert_outcomes(passed=1)
 
 
+CHANGED = f"""{HEAD}
+import helper
+
+def checks(rank, size, expected):
+    total(rank, size, 1)
+    assert helper.NAMES == expected, helper.NAMES
+
+@pytest.fixture(autouse=True)
+def changed(monkeypatch):
+    helper.NAMES.append("of the session")
+    monkeypatch.setattr("test_it.MODE", "changed")
+
+MODE = ""
+
+def mode(rank, size, expected):
+    total(rank, size, 1)
+    assert expected == MODE
+
+@pytest.mark.parametrize("method, expected", [("spawn", ""), ("fork", "changed"), ("spawn", "wrong")])
+def test_mode(method, expected):
+    for process in started(mode, 2, expected, method=method):
+        process.join()
+        assert process.exitcode == 0
+
+def test_names():
+    mp.spawn(checks, args=(2, ["own"]), nprocs=2)
+"""
+
+
+@pytest.mark.tier("ci")
+def test_a_spawned_rank_imports_the_modules_of_tests_anew(run, pytester):
+    pytester.makepyfile(helper="NAMES = ['own']")
+    result = run(CHANGED, "--ddpsim")
+    result.assert_outcomes(passed=3, failed=1)
+    assert "test_mode[spawn-wrong]" in str(result.stdout)
+
+
 POOLS = f"""{HEAD}
 from functools import partial
 def group(rank, size):
