@@ -27,7 +27,8 @@ def run_suite(
         typer.Option(metavar="N", help="Run each test on N ranks, for suites that run as torchrun -m pytest."),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="With --ranks: the number of virtual GPUs.  [default: none]")
+        int | None,
+        typer.Option(metavar="N", help="The number of virtual GPUs; ranks are processes then.  [default: none]"),
     ] = None,
 ) -> NoReturn:
     """Run a test suite with simulated ranks; the exit status is pytest's.
@@ -39,8 +40,8 @@ def run_suite(
         words = pytest_arguments_of_unittest(words[2:])
     if ranks is not None and ranks < 1:
         raise UsageError(f"--ranks is {ranks}, expected a whole number from 1: correct it")
-    if gpus is not None and (ranks is None or gpus < 1):
-        raise UsageError(f"--gpus is {gpus}, expected a whole number from 1, and --ranks: give both, or leave it out")
+    if gpus is not None and gpus < 1:
+        raise UsageError(f"--gpus is {gpus}, expected a whole number from 1: correct it")
     options = ["--ddpsim"] if ranks is None else ["--ddpsim-ranks", str(ranks)]
     options += [] if gpus is None else ["--ddpsim-gpus", str(gpus)]
     if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):

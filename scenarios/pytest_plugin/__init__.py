@@ -76,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ddpsim-ranks", type=int, metavar="N", help="run each test on N simulated ranks, as torchrun runs pytest"
     )
-    group.addoption("--ddpsim-gpus", type=int, metavar="N", help="with --ddpsim-ranks: the number of virtual GPUs")
+    group.addoption("--ddpsim-gpus", type=int, metavar="N", help="the number of virtual GPUs; ranks are processes then")
     group.addoption(
         "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked `ranks` into a folder in DIR"
     )
@@ -85,8 +85,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare a session whose tests run on every rank; files such as conftest.py may read the rank when imported."""
-    ranks = early_config.known_args_namespace.ddpsim_ranks
-    if ranks is None or "DDPSIM_SUITE" in os.environ:  # that is set in the session of each rank
+    given = early_config.known_args_namespace
+    ranks = given.ddpsim_ranks
+    if "DDPSIM_SUITE" in os.environ:  # that is set in the session of each rank
+        return
+    if ranks is None:
+        if given.ddpsim and given.ddpsim_gpus is not None:
+            importlib.import_module("ddpsim.scenarios.test_suites.rank_session").install_virtual_gpus(given.ddpsim_gpus)
         return
     per_rank = importlib.import_module("ddpsim.scenarios.test_suites.per_rank")  # it stands above this package
     early_config.pluginmanager.register(per_rank.SuiteOnRanks(early_config, ranks), per_rank.NAME)

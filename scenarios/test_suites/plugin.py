@@ -57,7 +57,8 @@ class SuitePlugin:
         self._ranks = RanksOfTest()
         self._replaced = ReplacedAttributes()
         self._on_ranks: SuiteOnRanks | None = config.pluginmanager.get_plugin(NAME)
-        self._forced: str | None = config.getoption("ddpsim_isolation") if self._on_ranks is None else "process"
+        needs_processes = self._on_ranks is not None or config.getoption("ddpsim_gpus") is not None
+        self._forced: str | None = "process" if needs_processes else config.getoption("ddpsim_isolation")
         self._why_processes: dict[str, str] = {}
         """By the node id of a class or module: why one of its tests has needed ranks as processes."""
         self._tests: list[SuiteTest] = []

@@ -201,11 +201,13 @@ class RanksOfTest:
     ) -> Result:
         """Run the ranks under the attempt's schedule; the second run of a test, and later ones, by turns."""
         terms, number = attempt.terms, len(attempt.results)
+        gpus = attempt.item.config.getoption("ddpsim_gpus") if isolation == "process" else None
         name = name_of_run(attempt.item, number)
         options: dict[str, Any] = {
             "name": name,
             "isolation": isolation,
             "default_group": has_group,
+            "gpus": gpus,
             "budget": Budget(steps=MOST_STEPS, seconds=terms.seconds, polls=terms.polls),
         }
         if terms.token is not None and number == 0:
@@ -216,7 +218,8 @@ class RanksOfTest:
             policy = terms.policy if number == 0 and not attempt.is_redundant else DEFAULT
             result = simulate(run_rank, world_size, policy=policy, seed=terms.seed, **options)
         again = replay_command(attempt.item, str(result.schedule))
-        return result.with_replay(f"{again} --ddpsim --ddpsim-isolation {isolation}")
+        how = f"--ddpsim-isolation {isolation}" if gpus is None else f"--ddpsim-gpus {gpus}"
+        return result.with_replay(f"{again} --ddpsim {how}")
 
 
 @contextmanager

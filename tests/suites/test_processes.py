@@ -306,6 +306,33 @@ def test_a_spawned_rank_imports_the_modules_of_tests_anew(run, pytester):
     assert "test_mode[spawn-wrong]" in str(result.stdout)
 
 
+ON_GPUS = f"""{HEAD}
+def on_gpu(rank, size, planted):
+    begin(rank, size)
+    torch.cuda.set_device(rank)
+    value = torch.ones(1, device="cuda")
+    dist.all_reduce(value)
+    assert value.item() == 2
+    assert value.device.index == rank
+    if not planted or rank:
+        dist.barrier()
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs GPUs")
+@pytest.mark.parametrize("planted", [False, True])
+def test_it(planted):
+    mp.spawn(on_gpu, args=(torch.cuda.device_count(), planted), nprocs=torch.cuda.device_count())
+"""
+
+
+@pytest.mark.tier("ci")
+def test_ranks_that_a_test_starts_have_virtual_gpus(run):
+    result = run(ON_GPUS, "--ddpsim", "--ddpsim-gpus", "2")
+    result.assert_outcomes(passed=1, failed=1)
+    assert report_of(result, "test_it[True]")[0].startswith("DEADLOCK  deadlock.missing_rank")
+    assert " --ddpsim --ddpsim-gpus 2" in str(result.stdout)
+    run("", "--ddpsim").assert_outcomes(skipped=2)
+
+
 POOLS = f"""{HEAD}
 from functools import partial
 def group(rank, size):
