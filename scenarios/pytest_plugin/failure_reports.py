@@ -7,6 +7,7 @@ the test is torn down, after its fixtures have undone their patches. index.html 
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ def write_stored_report(item: pytest.Item, teardown: pytest.TestReport) -> None:
         row = index_row_of(document, expected=item.stash[OPTIONS_KEY].expect or "pass", found=_summary_line(report))
         teardown.user_properties += [(_FOLDER, str(folder)), (_ROW, list(row))]
     del item.stash[_PENDING_FAILURE_KEY]
+
+
+def rewrite_report(item: pytest.Item, report: pytest.TestReport, run: RunOfTest) -> None:
+    """Write the report of a failing test again, about another one of its runs."""
+    with suppress(ReportError):
+        write_reports(_document_of_run(item, report, run), _report_folder(item))
 
 
 def _summary_line(report: pytest.TestReport) -> str:

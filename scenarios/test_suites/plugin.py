@@ -15,8 +15,10 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from ddpsim import Policy, Verdict
+from ddpsim.scenarios.pytest_plugin.failure import RunOfTest
 from ddpsim.scenarios.pytest_plugin.fixtures import IS_FURTHER_ATTEMPT, OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.marker import default_time_limit
+from ddpsim.scenarios.pytest_plugin.rank_output import RankOutput
 from ddpsim.scenarios.test_suites import torch_bases
 from ddpsim.scenarios.test_suites.commands import CommandsOfTest
 from ddpsim.scenarios.test_suites.outside import OutsideProcesses
@@ -155,6 +157,8 @@ class SuitePlugin:
                 found = search.by_outcome["failed"]
                 token = str(found.attempt.results[0].schedule) if search.is_repeatable else NO_TOKEN
                 row = replace(found.attempt.row(row.why), schedules=row.schedules, flaky=token)
+                if item.config.getoption("ddpsim_report") is not None:
+                    _rewrite_report(item, found, has_token=search.is_repeatable)
         for report in found.reports:
             if found.attempt.results:
                 report.user_properties += row.properties()
@@ -233,6 +237,17 @@ def _drop_replay_line(shown: Any) -> None:
     for entry in shown.reprtraceback.reprentries:
         entry.lines[:] = [line for line in entry.lines if not line.startswith(start)]
     shown.sections[:] = [(title, text.partition(start)[0].rstrip(), line) for title, text, line in shown.sections]
+
+
+def _rewrite_report(item: pytest.Function, found: Attempted, *, has_token: bool) -> None:
+    """Let the report in a folder be about the attempt that counts, not the last one; without a token if it has none."""
+    from ddpsim.scenarios.pytest_plugin.failure_reports import rewrite_report
+
+    result = found.attempt.results[0]
+    shown = result if has_token else result.with_replay("")
+    for report in found.reports:
+        if report.failed and report.when == "call" and result.verdict is not Verdict.PASS:
+            rewrite_report(item, report, RunOfTest(shown, RankOutput(item)))
 
 
 def _was_cut(found: Attempted) -> bool:

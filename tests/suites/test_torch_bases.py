@@ -274,11 +274,15 @@ def test_ranks_are_told(tmp_path):
 """
 
 
-def test_a_test_that_something_else_decides_is_flaky_and_has_no_token(run):
-    result = run(OUTSIDE, "--ddpsim", "--ddpsim-explore", "4", "--ddpsim-isolation", "thread")
+def test_a_test_that_something_else_decides_is_flaky_and_has_no_token(run, pytester):
+    options = ("--ddpsim-explore", "4", "--ddpsim-isolation", "thread", "--ddpsim-report", "found")
+    result = run(OUTSIDE, "--ddpsim", *options)
     result.assert_outcomes(failed=2)
     lines = [line for line in result.outlines if line.startswith("  flaky: ")]
     assert [line.endswith("so that something else decides  no token") for line in lines] == [True, True]
+    [text] = (each.read_text() for each in (pytester.path / "found").glob("*/report.txt"))
+    assert "rank_error" in text
+    assert "replay" not in text
     assert not [line for line in result.outlines if "--ddpsim-replay" in line]
 
 
