@@ -24,8 +24,11 @@ def _compare(world_size: int, program: str, **options: Any) -> str:
     """Compare the training of a program with its reference, and return the answer; "" for "the same"."""
     from ddpsim import compare
     from ddpsim.scenarios.files.loader import load
+    from ddpsim.scenarios.running.run_as import run_keywords
 
-    found = compare(load(program).program, world_size, **options)
+    scenario = load(program)
+    own: dict[str, Any] = {**run_keywords(scenario, "memory"), "alike": scenario.alike}
+    found = compare(scenario.program, world_size, **own | options)
     return "" if found.is_same else str(found)
 
 

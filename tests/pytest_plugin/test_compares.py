@@ -16,6 +16,21 @@ for each in model.parameters():
 optimizer.step()
 """
 
+SCENARIO = """
+import torch, torch.distributed as dist
+from ddpsim import Crash
+from ddpsim.scenarios import scenario
+
+@scenario(faults=[Crash(rank=1, before_call=0)])
+def crashes(rank):
+    '''Trains on its part of the data.'''
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(8, 3).chunk(dist.get_world_size())[rank]).square().mean().backward()
+    optimizer.step()
+"""
+
 TESTS = """
 import pytest, torch, torch.distributed as dist
 
@@ -26,6 +41,14 @@ def test_same():
 @pytest.mark.compares(2, "train.py summed")
 def test_summed():
     print("never")
+
+@pytest.mark.compares(2, "scenarios.py:crashes", steps=5)
+def test_scenario_with_options():
+    pass
+
+@pytest.mark.compares(2, "scenarios.py:crashes", faults=())
+def test_option_of_the_marker():
+    pass
 
 @pytest.mark.compares(2, "train.py", against=3)
 def test_more_ranks():
@@ -46,9 +69,9 @@ def test_function(times):
 
 @pytest.mark.tier("ci")
 def test_programs_and_functions_that_are_the_same_training_and_that_are_not(run_apart, pytester):
-    pytester.makepyfile(train=TRAINING)
+    pytester.makepyfile(train=TRAINING, scenarios=SCENARIO)
     result = run_apart(TESTS, "-rP")
-    result.assert_outcomes(passed=2, failed=3)
+    result.assert_outcomes(passed=3, failed=4)
     said = result.stdout.str()
     assert "after the comparison" in said
     assert "never" not in said
