@@ -170,6 +170,8 @@ def _forget_modules_of_tests(item: pytest.Item) -> None:
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
             del sys.modules[name]
+    if (hypothesis := sys.modules.get("hypothesis.control")) is not None:
+        hypothesis._current_build_context.value = None  # which forbids `@given` within an example
 
 
 def _exit_code(error: BaseException) -> int:
