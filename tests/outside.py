@@ -15,7 +15,7 @@ PACKAGES = {"chromium": "chromium", "dot": "graphviz"}
 """Commands that tests need, and Debian's packages that have them: .ci/run installs these."""
 
 
-FRAMEWORKS = ("accelerate", "ignite", "lightning", "torchmetrics", "transformers")
+FRAMEWORKS = ("accelerate", "ignite", "lightning", "torchft", "torchmetrics", "transformers")
 """What is imported of the extra `frameworks`, which CI does not install."""
 
 

@@ -78,6 +78,7 @@ from ddpsim.simulator.patches.deepspeed import deepspeed_without_shared_memory
 from ddpsim.simulator.patches.late_dynamo import dynamo_loaded_late
 from ddpsim.simulator.patches.outside_waits import OutsideWaits
 from ddpsim.simulator.patches.profilers import ProfilerGuard
+from ddpsim.simulator.patches.torchft.install import torchft_simulated
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.call_hooks import HAS_HOOKS
 from ddpsim.simulator.process_group.creation import GroupMaker
@@ -156,6 +157,7 @@ class SimulatedBackend:
         importlib.import_module("torch.distributed.nn.functional")
         with dynamo_loaded_late(when_loaded=prepare_for_dynamo), ExitStack() as stack:
             stack.enter_context(deepspeed_without_shared_memory())
+            stack.enter_context(torchft_simulated(self._host))
             stack.callback(compiler_lock.uninstall)
             stack.callback(self._wrappers.remove_hooks)
             stack.callback(self._groups.through_torch.restore_kernels)
