@@ -19,10 +19,12 @@ from ddpsim.scenarios.training.reference import find_divergence
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.api import name_parting
 from ddpsim.simulator.backend_semantics import GLOO
+from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.launching.script import Script, with_hash_seed
 from ddpsim.simulator.policies.named import DEFAULT
 from ddpsim.simulator.policies.schedule_replay import GuidedPolicy
 from ddpsim.simulator.result import RunInterrupted
+from ddpsim.simulator.run_options import REFERENCE
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
@@ -46,7 +48,8 @@ def run_scenario(
     `engine`, `policy` and `world_size` replace the scenario's own. Transports "memory" and "gloo" simulate within
     `budget`. "processes" runs one process per rank on real gloo, without policy and budget. There a rank that makes no
     progress for `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result.
-    `names_parting`: a failed run is repeated, to find where the paths of its ranks part.
+    `names_parting`: a failed run is repeated, to find where the paths of its ranks part, and a pass of a program that
+    trains says what it does not judge.
     Return values are compared with the scenario's reference, if it has one. Raises UsageError for what cannot be run.
     """
     check_transport_options(transport, policy, seed, timeout_seconds)
@@ -74,9 +77,21 @@ def run_scenario(
         )
         if names_parting:
             result = name_parting(result, chosen.program, chosen.world_size, budget=budget, **keywords)
+            result = _with_note_on_numbers(result, chosen)
         return result
 
     return _run_and_compare(scenario, engine, transport, world_size, run, timeout_seconds)
+
+
+def _with_note_on_numbers(result: Result, scenario: Scenario) -> Result:
+    """Return a pass of a program that trains with a note that what all ranks get alike is not judged."""
+    training = {event.rank for event in result.trace if event.kind is EventKind.STEP}
+    if result.verdict is not Verdict.PASS or not isinstance(scenario.program, Script) or len(training) < 2:
+        return result
+    if scenario.check == REFERENCE:
+        return result
+    what = "whether the ranks train as one rank would (scale of losses and gradients, clipping, samples)"
+    return dataclasses.replace(result, notes=(*result.notes, f"{NOT_CHECKED}{what}: ddpsim compare does that"))
 
 
 def _check_runs_on_processes(scenario: Scenario) -> None:
