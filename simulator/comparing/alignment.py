@@ -74,18 +74,17 @@ class Alignment:
             value = np.asarray(each.value, dtype=np.float64)
             if each.part is None:
                 candidates[each.name] = list(_equal_places(each.name, value, wholes))
-            elif each.name in wholes and wholes[each.name].shape == each.part.shape:
-                place = Place(each.name, region_of(each.part.offsets, value.shape))
-                candidates[each.name] = [place] * np.array_equal(place.cut(wholes[each.name]), value)
+            elif (name := _own_name(each.name, wholes)) in wholes and wholes[name].shape == each.part.shape:
+                place = Place(name, region_of(each.part.offsets, value.shape))
+                candidates[each.name] = [place] * np.array_equal(place.cut(wholes[name]), value)
             else:
                 candidates[each.name] = []
         shapes = {each.name: np.shape(each.value) if each.part is None else each.part.shape for each in starts}
-        alike = {name for name, whole in wholes.items() if shapes.get(name) == whole.shape}
         certain = {name: found[0] for name, found in candidates.items() if len(found) == 1}
         homes = {_module_of(name): (_module_of(place.name), place.shard) for name, place in certain.items()}
         shards = {place.shard for place in certain.values() if place.shard is not None}
         for name, found in candidates.items():
-            home, shard = homes.get(_module_of(name), (_module_of(name), None))
+            home, shard = homes.get(_module_of(name), (_module_of(_own_name(name, wholes)), None))
             own = f"{home}{name.removeprefix(_module_of(name))}"
             named = [each for each in found if each.name == own]
             fitting = [each for each in named if each.shard in (shard, None)] or [
@@ -95,11 +94,17 @@ class Alignment:
                 self.places[rank, name] = (fitting or found)[0]
             elif found:
                 missing[rank, name] = "may be several parts of the reference"
-            elif name in wholes:
-                missing[rank, name] = OTHER_START if name in alike else "is no equal part of that of the reference"
+            elif (other := wholes.get(_own_name(name, wholes))) is not None:
+                is_alike = shapes[name] == other.shape
+                missing[rank, name] = OTHER_START if is_alike else "is no equal part of that of the reference"
             else:
                 missing[rank, name] = "is not in the reference"
         return missing
+
+
+def _own_name(name: str, wholes: Mapping[str, Array]) -> str:
+    """Return a parameter's name on the reference: there, the parts of a pipeline that a rank has are one model."""
+    return name if name in wholes else name.rpartition(":")[2]
 
 
 def _module_of(name: str) -> str:

@@ -28,6 +28,12 @@ TOLD = (Kind.GRADIENT, Kind.RATE, Kind.PARAMETER, Kind.STATE, Kind.BUFFER, Kind.
 hold partial sums in a module."""
 
 
+_CLIPPED = (Kind.NORM, Kind.GRADIENT, Kind.STATE)
+"""The kinds that a clip multiplies, and its norm."""
+_MOST_OF_A_NORM = 1e-3
+"""Up to which part of a norm of order 2 it may be rounding that the norm is not that of the gradients."""
+
+
 class Answer(Enum):
     """What is known of two trainings, or of two tensors."""
 
@@ -131,6 +137,9 @@ class StepComparer:
         """`rounding` is that of the coarsest type that the ranks send."""
         self.alignment = Alignment()
         self.rounding = rounding
+        self._norm_rounding = 0.0
+        """How much, at most, the norm of a clip was rounded on the reference: the twin adds in the same order, and so
+        does not show it."""
         self._losses_seen: frozenset[str] = frozenset()
         self.unstepped: dict[str, None] = {}
         """The parameters that were compared only on the ranks with a gradient, as other ranks do not step them."""
@@ -162,6 +171,7 @@ class StepComparer:
             rows += [Row(Kind.INPUT, f"{i + 1}", 0, Answer.DIFFERENT, 1.0, 0.0) for i in apart if has_same_samples]
         rows += [*self._rows(Kind.OUTPUT, self._outputs(sides)), *self._losses(sides)]
         rows += self._rows(Kind.UNCLIPPED, self._of_parameters(sides, Kind.UNCLIPPED))
+        self._norm_rounding = max(self._norm_rounding, _rounding_of_norms(sides.reference))
         rows += self._rows(Kind.NORM, self._numbers(sides, Kind.NORM))
         list(self._of_parameters(sides, Kind.OWN_GRADIENT))  # for the elements that are weak
         rows += self._rows(Kind.GRADIENT, self._of_parameters(sides, Kind.GRADIENT))
@@ -359,8 +369,9 @@ class StepComparer:
         """
         found = [(pair, _size(pair.one)) for pair in pairs]
         usual = median([pair.noise / size for pair, size in found if size] or [0.0])
+        rounding = self.rounding + (self._norm_rounding if kind in _CLIPPED else 0.0)
         for pair, size in found:
-            tolerance = _EQUAL * (max(pair.noise, usual * size) + self.rounding * size)
+            tolerance = _EQUAL * (max(pair.noise, usual * size) + rounding * size)
             apart = _size(pair.value - pair.one)
             relative = apart / size if size else float(apart > 0)
             row = Row(kind, pair.name, pair.rank, Answer.SAME, relative, tolerance / size if size else 0.0)
@@ -383,6 +394,16 @@ def constant_factor(value: Array, one: Array, tolerance: float) -> float | None:
     factor = fitted_factor(value, one)
     is_apart = abs(factor - 1) * square**0.5 > 2 * tolerance
     return factor if is_apart and _size(value - factor * one) <= abs(factor) * tolerance else None
+
+
+def _rounding_of_norms(reference: Sequence[RecordedStep]) -> float:
+    """Return by which part of it a norm of the step is not that of its gradients, as far as that may be rounding."""
+    names = dict.fromkeys(each.name for step in reference for each in step.of_kind(Kind.UNCLIPPED))
+    wholes = [whole_tensor(reference, Kind.UNCLIPPED, name) for name in names]
+    norm = _size(np.array([_size(whole) for whole in wholes if whole is not None]))
+    norms = [each.value for step in reference for each in step.of_kind(Kind.NORM)]
+    parts = [abs(each - norm) / norm for each in norms if norm]
+    return max((part for part in parts if part <= _MOST_OF_A_NORM), default=0.0)
 
 
 def _sum_if_near(values: Sequence[Array | None], one: Array, moved: Array, own: Array | None) -> Array | None:

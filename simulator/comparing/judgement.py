@@ -112,7 +112,7 @@ def judge_records(
         sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in steps_of_runs))
         if not all(step.is_whole for steps in sides for step in steps):
             left_out = 1
-            ends = "" if number else "the first step was not recorded whole: a rank records at most 512 MiB"
+            ends = "" if number else "the first step was not recorded whole: a rank records at most 4 GiB of it"
             break
         notes |= dict.fromkeys(note.name for steps in sides[:2] for step in steps for note in step.of_kind(Kind.NOTE))
         compared = comparer.compare_step(sides)

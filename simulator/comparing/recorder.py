@@ -145,8 +145,8 @@ class TrainingRecorder:
         return [
             *self._batches.replacements(),
             (Tensor, "backward", self._wrap_backward),
-            (utils, "clip_grad_norm_", self._wrap_clip),
-            (utils.clip_grad, "clip_grad_norm_", self._wrap_clip),
+            (utils, "clip_grads_with_norm_", self._wrap_clip),  # programs may call it with a norm of their own
+            (utils.clip_grad, "_clip_grads_with_norm_", self._wrap_clip),
             (functional, "dropout", self._wrap_dropout),
             (functional, "scaled_dot_product_attention", self._wrap_attention),
             *((distributed, name, self._wrap_reduction) for name in ("all_reduce", "reduce")),
@@ -302,20 +302,18 @@ class TrainingRecorder:
             mine.writer.write(Entry(Kind.RANDOM, str(current_user_site())))
         mine.random = None
 
-    def _wrap_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_clip(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
-        def clip_grad_norm_(parameters: Any, *arguments: Any, **options: Any) -> Any:
+        def clip(parameters: Any, max_norm: float, total_norm: Any, *arguments: Any, **options: Any) -> None:
             mine = self._recording_rank()
-            if mine is None or not mine.roots:
-                return original(parameters, *arguments, **options)
-            clipped = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            self._record_gradients(mine, Kind.UNCLIPPED, clipped)
-            norm = original(clipped, *arguments, **options)
-            if not is_placed(norm):
-                mine.writer.write(Entry(Kind.NORM, str(current_user_site()), float(norm)))
-            return norm
+            if mine is not None and mine.roots:
+                parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+                self._record_gradients(mine, Kind.UNCLIPPED, parameters)
+                if not is_placed(total_norm) or total_norm.device_mesh.size() == 1:  # else it is not reduced yet
+                    mine.writer.write(Entry(Kind.NORM, str(current_user_site()), float(local_part(total_norm))))
+            original(parameters, max_norm, total_norm, *arguments, **options)
 
-        return clip_grad_norm_
+        return clip
 
     def _wrap_dropout(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @functools.wraps(original)
@@ -378,6 +376,8 @@ class TrainingRecorder:
         mine.steps += 1
         is_whole = is_recording and mine.writer.has_room
         mine.writer.write(Entry(Kind.STEP, str(current_user_site()), is_whole), always=True)
+        if mine.steps == 1:
+            mine.writer.end_first_step()
 
     def _record_gradients(self, mine: _RankTraining, kind: Kind, parameters: Sequence[Tensor]) -> None:
         names = {id(parameter): name for name, parameter in mine.stepped_parameters()}

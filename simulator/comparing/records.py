@@ -1,7 +1,8 @@
 """What a rank of a compared run records, in a file of the rank: the tensors of each optimizer step, in order of time.
 
-Memory: a comparison reads one step of all ranks at a time. Files: at most `MOST_BYTES` for a rank and run; a rank that
-would write more stops recording, and the answer says how many steps were compared.
+Memory: a comparison reads one step of all ranks at a time. Files: at most `MOST_OF_FIRST_STEP` for the first step of a
+rank and run, and `MOST_BYTES` for all that follow it; a rank that would write more stops recording, and the answer says
+how many steps were compared.
 """
 
 import pickle
@@ -16,6 +17,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 MOST_BYTES = 1 << 29
+MOST_OF_FIRST_STEP = 1 << 32
 DIGEST_BYTES = 8
 COPIES = (
     "optimizers step copies of parameters: the models' own are compared when they run next, so not after the last step"
@@ -124,8 +126,12 @@ class RecordWriter:
     def __init__(self, file: Path) -> None:
         self._file = open(file, "wb", buffering=0)  # noqa: SIM115 - the rank's process ends with os._exit
         self.close = self._file.close
-        self._left = MOST_BYTES
+        self._left = MOST_OF_FIRST_STEP
         self.has_room = True
+
+    def end_first_step(self) -> None:
+        """From now on there is less room: one step says more than none, further ones of a large model say little."""
+        self._left = MOST_BYTES
 
     def write(self, entry: Any, *, always: bool = False) -> None:
         """Write an entry, if there is room for it or if it is always written, as the ends of steps are."""

@@ -11,6 +11,7 @@ import ddpsim
 from ddpsim.reports.forms.comparison import comparison_to_html
 from ddpsim.scenarios.cli import main
 from ddpsim.simulator.comparing import batches, explanation, records
+from ddpsim.simulator.comparing.alignment import OTHER_START
 from ddpsim.simulator.comparing.comparison import Answer
 from ddpsim.simulator.comparing.printed import describe_other_line
 from tests.comparing import trainings
@@ -153,6 +154,32 @@ def test_fsdp2(bug, line, cause):
         check_bug("sharded", bug, line, cause, world_size=2, isolation="process")
     else:
         assert compare("sharded", bug, 2, isolation="process").is_same
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize(
+    ("bug", "line"),
+    [
+        ("", "4 steps, in each 1 output, 6 gradients, 6 parameters"),
+        ("divided again", "step 0: gradient of FSDPSequential:3.weight is x 1/2"),
+        ("other start", f"not compared on ranks 0, 1: FSDPSequential:3.weight, which {OTHER_START}"),
+    ],
+)
+def test_of_parts_of_a_model_that_ranks_have_the_names_are_those_of_the_whole(bug, line):
+    assert compare("in_parts", bug, 2, isolation="process").line == line
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize(
+    ("bug", "line"),
+    [
+        ("", "2 steps, in each 1 gradient, 1 parameter"),
+        ("left to torch", "2 steps, in each 1 gradient, 1 parameter"),
+        ("norm over replicas", "step 0: norm at trainings.py:516 is x sqrt(2)"),
+    ],
+)
+def test_a_norm_that_one_rank_rounds_otherwise_is_no_other_clip(bug, line):
+    assert compare("clipped_by_own_norm", bug, 2, isolation="process").line == line
 
 
 @pytest.mark.tier("nightly")
@@ -506,12 +533,19 @@ def test_steps_that_were_not_recorded_are_counted():
     )
 
 
-@rows(("room", "line"), [(2000, "the first step was not recorded whole"), (20000, "1 step of 2, ")])
-def test_a_step_that_fits_in_part_is_not_compared(monkeypatch, room, line):
-    monkeypatch.setattr(records, "MOST_BYTES", room)
-    found = compare("wrapped")
+@rows(
+    ("constant", "room", "line", "answer"),
+    [
+        ("MOST_OF_FIRST_STEP", 2000, "the first step was not recorded whole", Answer.UNKNOWN),
+        ("MOST_BYTES", 2000, "1 step of 2, ", Answer.SAME),
+    ],
+)
+def test_a_step_that_fits_in_part_is_not_compared(monkeypatch, constant, room, line, answer):
+    with monkeypatch.context() as patch:
+        patch.setattr(records, constant, room)
+        found = compare("wrapped")
     assert found.line.startswith(line)
-    assert found.answer is (Answer.SAME if room > 2000 else Answer.UNKNOWN)
+    assert found.answer is answer
 
 
 def test_batches_that_do_not_fit_are_not_blamed_on_the_training(monkeypatch):

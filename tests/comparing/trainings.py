@@ -465,6 +465,58 @@ def sharded(rank, bug=""):
         optimizer.step()
 
 
+def in_parts(rank, bug=""):
+    """Two parts of one model on each of several ranks, as in an interleaved pipeline, each of them sharded."""
+    from torch.distributed.fsdp import fully_shard
+
+    parts = [network(nn.LayerNorm(16)) for _ in range(2 if dist.get_world_size() > 1 else 1)]
+    if len(parts) > 1:
+        for part, removed in zip(parts, (("1", "2", "3"), ("0",)), strict=True):
+            for name in removed:
+                del part._modules[name]
+            fully_shard(part)
+    parameters = [each for part in parts for each in part.parameters()]
+    if bug == "other start" and len(parts) > 1:
+        with torch.no_grad():
+            parts[1][-1].weight.mul_(2)
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for features, labels in loader():
+        optimizer.zero_grad()
+        for part in parts:
+            features = part(features)
+        F.cross_entropy(features, labels).backward()
+        if bug == "divided again":
+            parts[-1][-1].weight.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+class Large(nn.Module):
+    """A module with so many equal gradients that rounding shows in their norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1 << 18,), 0.01))
+
+    def forward(self, inputs):
+        return (self.weight * 1.1).sum() * inputs.mean()
+
+
+def clipped_by_own_norm(rank, bug=""):
+    """FSDP2, and a norm that the program makes of its parts."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = fully_shard(Large())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for features, _ in loader(count=16):
+        optimizer.zero_grad()
+        model(features.abs()).backward()
+        norm = nn.utils.get_total_norm([each.grad for each in model.parameters()])
+        if bug != "left to torch":
+            norm = norm.full_tensor() * (dist.get_world_size() ** 0.5 if bug == "norm over replicas" else 1)
+        nn.utils.clip_grads_with_norm_(model.parameters(), 0.1, norm)
+        optimizer.step()
+
+
 def zero(rank, bug=""):
     """ZeroRedundancyOptimizer."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
