@@ -219,13 +219,17 @@ class TrainingRecorder:
         mine.roots[prefix] = ref(module)
         for name, each in module.named_modules():
             mine.paths[id(each)] = ref(each), prefix + (name_without_wrappers(name).rstrip(".") or type(each).__name__)
+        types = {base.__name__ for each in module.modules() for base in type(each).__mro__}
         for name, parameter in mine.named_parameters():
             if name.startswith(prefix):
-                self._record_start(mine, Kind.START, name, parameter)
+                self._record_start(mine, Kind.START, name, parameter, is_hooked="FSDPModule" not in types)
 
-    def _record_start(self, mine: _RankTraining, kind: Kind, name: str, parameter: Tensor) -> None:
+    def _record_start(
+        self, mine: _RankTraining, kind: Kind, name: str, parameter: Tensor, *, is_hooked: bool = True
+    ) -> None:
+        """Record a parameter's values at the start. FSDP runs the hooks of a unit in no order of backward."""
         mine.writer.write(_tensor_entry(kind, name, parameter))
-        if parameter.requires_grad:
+        if parameter.requires_grad and is_hooked:
             parameter.register_post_accumulate_grad_hook(lambda _: mine.note_order(name, 1))
         if self._recording.moved_by and id(parameter) not in mine.moved:
             mine.moved.add(id(parameter))
