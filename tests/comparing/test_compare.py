@@ -1,6 +1,7 @@
 """Trainings on several ranks against one: a planted bug is found where it begins, its correct twin is the same."""
 
 import json
+import re
 import textwrap
 from pathlib import Path
 
@@ -175,11 +176,11 @@ def test_of_parts_of_a_model_that_ranks_have_the_names_are_those_of_the_whole(bu
     [
         ("", "2 steps, in each 1 gradient, 1 parameter"),
         ("left to torch", "2 steps, in each 1 gradient, 1 parameter"),
-        ("norm over replicas", "step 0: norm at trainings.py:516 is x sqrt(2)"),
+        ("norm over replicas", "step 0: norm at trainings.py:N is x sqrt(2)"),
     ],
 )
 def test_a_norm_that_one_rank_rounds_otherwise_is_no_other_clip(bug, line):
-    assert compare("clipped_by_own_norm", bug, 2, isolation="process").line == line
+    assert re.sub(r"py:\d+", "py:N", compare("clipped_by_own_norm", bug, 2, isolation="process").line) == line
 
 
 @pytest.mark.tier("nightly")
