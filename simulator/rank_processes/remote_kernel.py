@@ -216,7 +216,8 @@ class RemoteKernel:
     def _accept_call_result(self, handle: int, outcome: messages.CallResult) -> None:
         pending, parcel = self._open[handle], self._parcels.pop(handle)
         self._before_delivery(pending)
-        pending.error, pending.source, pending.members = outcome.error, outcome.source, outcome.members
+        pending.error, pending.source = outcome.error, outcome.source
+        pending.members = outcome.members or pending.members  # a receive gets the members of its message
         if outcome.error is None:
             self._arena.copy_result_out(pending.payload, parcel, outcome.left)
         pending.is_complete = True

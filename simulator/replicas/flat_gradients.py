@@ -46,7 +46,6 @@ class FlatTensorCall:
         self.pending = pending
         self.parameters = parameters
         self.of = of
-        self.size = len(pending.members)  # kept, because rank processes do not have the members later
         self._tensor = tensor
         self._before = before
         self._written = _write_versions(parameters, of)
@@ -62,7 +61,7 @@ class FlatTensorCall:
             now = _concatenate_values(self.parameters, self.of)
             if now is None or not now.any():
                 return False
-            shares = _equals_whole_or_share(now, self._tensor, self.size)
+            shares = _equals_whole_or_share(now, self._tensor, len(self.pending.members))
             if not are_equal(now, self._before):
                 return shares or is_multiple_of(now, self._tensor)
             is_written = self._written != _write_versions(self.parameters, self.of)

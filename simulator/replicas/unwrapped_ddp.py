@@ -39,7 +39,6 @@ class _SummedParameter:
     def __init__(self, parameter: ReplicaTensor, pending: PendingCall, tensor: Tensor) -> None:
         self.parameter = parameter
         self.pending = pending
-        self.size = len(pending.members)  # kept, because rank processes do not have the members later
         self._sum: Tensor | None = None
 
         def keep_sum() -> None:
@@ -260,9 +259,9 @@ class UnwrappedReplicas:
         ]
         mine.summed, mine.averaged_flat = {}, []
         for latest, parameters in averages:
-            call = latest.pending.call
+            call, size = latest.pending.call, len(latest.pending.members)
             moment = replica_divergence.point_of_manual_average(call.group, call.sequence)
-            self._send_sample(rank, call.group, latest.size, moment, parameters, has_ended=has_ended)
+            self._send_sample(rank, call.group, size, moment, parameters, has_ended=has_ended)
 
     def _sample_reduced(self, rank: int, mine: _RankModules, *, has_ended: bool = False) -> None:
         for group, (size, latest, parameters, start) in mine.replicated.items():

@@ -355,7 +355,7 @@ def test_flat_gradients_are_compared_where_tensors_in_flight_are_poisoned(name):
 
 
 @pytest.mark.tier("ci")
-@pytest.mark.parametrize("name", ["a step by hand", "gradients", "no wrapper"])
+@pytest.mark.parametrize("name", ["a step by hand", "gradients", "no wrapper", "one flat tensor", "flat, clipped"])
 def test_in_processes_as_in_threads(name):
     program, code, _ = FOUND[name]
     alike = [simulate(program, 2, check="replicas", isolation=isolation) for isolation in ("thread", "process")]
