@@ -1,8 +1,9 @@
 """check="replicas" of models without a wrapper: samples the replicas of a program that reduces gradients itself.
 
 A parameter whose gradient the program passed to an all_reduce (sum or average) is a replica on the ranks of that group.
-It may have passed the gradient alone, or in one flat tensor of all gradients of a module (flat_gradients.py). These
-parameters are compared when the next training forward of such a module begins, and when the program returns.
+It may have passed the gradient alone, or in one flat tensor of all gradients of a module, or of all modules that ran
+(flat_gradients.py). These parameters are compared when the next training forward of such a module begins, and when the
+program returns.
 
 A program may also average parameters every few steps (local SGD). A parameter that it passed to an all_reduce, alone or
 in a flat tensor of all parameters of a module, is compared once, at the next such time, if it holds the sum then,
@@ -86,7 +87,7 @@ class _RankModules:
         self.gradients: dict[int, ReplicaTensor] = {}
         """The parameters by the memory address of their gradient."""
         self.flat: dict[int, list[tuple[list[ReplicaTensor], flat_gradients.PartReader]]] = {}
-        """By number of elements, each root module's parameters: a flat tensor of that size may hold all of them."""
+        """By number of elements, the parameters of each root module, and of all: a flat tensor may hold all of them."""
         self.awaited: list[FlatTensorCall] = []
         """Flat tensors that were passed to calls whose sums the gradients do not hold yet."""
         self.parameters: dict[int, ReplicaTensor] = {}
@@ -238,8 +239,9 @@ class UnwrappedReplicas:
 
     def _index_parameters(self, mine: _RankModules) -> None:
         mine.gradients, mine.flat, mine.parameters = {}, {}, {}
-        for module in [module for root in mine.roots if (module := root()) is not None]:
-            named = module.named_parameters()
+        owned = [list(module.named_parameters()) for root in mine.roots if (module := root()) is not None]
+        whole = {id(pair[1]): pair for pairs in owned for pair in pairs}  # of a model of which only parts are called
+        for named in [*owned, [*whole.values()]] if len(owned) > 1 else owned:
             every = [ReplicaTensor(name, each, Code.DIVERGENCE_PARAMETERS) for name, each in named]
             reduced = [each for each in every if (grad := each.tensor.grad) is not None and not grad.is_sparse]
             mine.parameters.update((each.tensor.data_ptr(), each) for each in every)

@@ -86,6 +86,20 @@ def without_wrapper(rank, *, seeds, is_flat=False, has_optimizer=True, steps=3):
                 parameter.data -= 0.1 * parameter.grad
 
 
+def flat_of_parts(rank, *, seeds):
+    """Nothing calls the whole model, only its two layers."""
+    torch.manual_seed(seeds[rank])
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    optimizer = sgd(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        torch.nn.MSELoss()(model[1](model[0](torch.ones(2, 3)).relu()), torch.full((2, 1), rank + 5.0)).backward()
+        together = torch.cat([each.grad.flatten() for each in model.parameters()])
+        dist.all_reduce(together)
+        torch.nn.utils.vector_to_parameters(together / 2, [each.grad for each in model.parameters()])
+        optimizer.step()
+
+
 def local_sgd(rank, *, every=2, divisors=(2, 2), steps=4, is_async=False, then=None, average_first=False):
     """Parameters are averaged every few steps; `then` does something with the model after each average."""
     model = network()
@@ -254,6 +268,7 @@ FOUND = {
     "averages that stop": (stops_averaging, PARAMETERS, "DDP #1"),
     "no wrapper": (partial(without_wrapper, seeds=(0, 1)), PARAMETERS, "after all_reduce #3 of gradients"),
     "one flat tensor": (partial(without_wrapper, seeds=(0, 1), is_flat=True), PARAMETERS, "after all_reduce #0 of"),
+    "one flat tensor of parts": (partial(flat_of_parts, seeds=(0, 1)), PARAMETERS, "after all_reduce #0 of"),
     "the first of two models": (partial(two_models, differing=(0,)), PARAMETERS, "weight[0, 0] differs"),
     "the second of two models": (partial(two_models, differing=(1,)), PARAMETERS, "weight (2)[0, 0] differs"),
     "flat, equal on all": (partial(flat, seeds=(0, 1), dtype=torch.float64), PARAMETERS, "after all_reduce #0 of"),
@@ -280,6 +295,7 @@ CLEAN = {
     "averages by torch": partial(averaging, every=2, steps=7, by_torch=True),
     "no wrapper": partial(without_wrapper, seeds=(0, 0)),
     "one flat tensor": partial(without_wrapper, seeds=(0, 0), is_flat=True),
+    "one flat tensor of parts": partial(flat_of_parts, seeds=(0, 0)),
     "nothing of torch's": partial(without_wrapper, seeds=(0, 0), has_optimizer=False),
     "flat, equal on all": partial(flat, seeds=(0, 0)),
     "flat, divided by hand": partial(flat, seeds=(0, 0), writes=lambda gradient, part: gradient.copy_(part / 3)),
