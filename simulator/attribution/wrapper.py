@@ -15,6 +15,8 @@ Note [Steps]. A wrapper's step is the number of its synchronising forward, from 
 only once a backward follows it, because one rank may evaluate without no_grad through a wrapper without buffers. Two
 forwards before one backward are two steps, unless a collective on the wrapper's group that is not its own lies between
 them: there the ranks have met, as to skip a batch together, and the forward before it stays without a backward.
+A forward that raised, and one from another line in its place (a handler's dummy batch), are one step; the next forward
+from the same line is the next batch's.
 Reductions are not counted: if one rank leaves out a backward, its next reductions pair with the ones that it left out.
 During a join the steps of ranks that ran out of input do not change; at its end all ranks have the same step again.
 """
@@ -24,6 +26,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
+from types import CodeType
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -90,6 +93,8 @@ class DdpWrapper:
         """The number of steps of which no bucket has been reduced since the ranks met last."""
         self._collectives = 0
         """The number of calls on the group, at the wrapper's latest forward or call."""
+        self._unfinished_from: Sequence[tuple[CodeType, int]] = ()
+        """The place from which the latest counted forward came, as long as it has not returned."""
 
     @property
     def is_forward_running(self) -> bool:
@@ -133,6 +138,11 @@ class DdpWrapper:
         self._next_bucket = 0
         self._with_gradient = set()
         self._uncounted_forward = not is_training
+        place = tuple([(each.f_code, each.f_lasti) for each in frames_outwards(sys._getframe(1))])
+        if self._unfinished_from not in ((), place) and self._unreduced_steps:
+            self.step -= 1
+            self._unreduced_steps -= 1
+        self._unfinished_from = place if is_training else ()
         before = self._collectives
         self.note_own_call()
         if self._collectives > before:
@@ -142,6 +152,10 @@ class DdpWrapper:
         self._unreduced_steps += is_training
         if self._observer is not None:
             self._observer.wrapper_step_begins(self)
+
+    def note_forward_returned(self) -> None:
+        """Record that the latest synchronising forward has not raised."""
+        self._unfinished_from = ()
 
     def update_progress(self, call_step: int = 0) -> None:
         """Ask a DDP engine other than torch's for its wrapper's progress; `call_step` is the current call's step."""

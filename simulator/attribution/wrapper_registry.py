@@ -91,6 +91,7 @@ class WrapperRegistry:
 
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
             if (wrapper := self.of_reducer.get(reducer)) is not None:
+                wrapper.note_forward_returned()
                 wrapper.read_bucket_contents()
             original(reducer, outputs)
 

@@ -173,6 +173,47 @@ def test_a_forward_before_an_agreement_to_skip_the_batch_does_not_count(times):
     assert [finding.code.value for finding in result.findings] == ["mismatch.shape"]
 
 
+class FailsOnMuch(torch.nn.Module):
+    """A network whose forward raises for a batch of more than four rows, as one that is out of memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, batch):
+        if len(batch) > 4:
+            raise MemoryError
+        return self.inner(batch)
+
+
+@pytest.mark.parametrize("in_handler", [True, False])
+def test_a_forward_that_raised_and_the_one_in_its_place_are_one_step(in_handler):
+    """On gloo all go on with equal replicas."""
+
+    def program(rank, has_other=True):
+        model = TorchEngine(FailsOnMuch())
+        optimizer = sgd(model)
+        for step in range(4):
+            optimizer.zero_grad()
+            few, loss = inputs(rank)[:2], None
+            try:
+                loss = model(few.repeat(4, 1) if rank == 1 and step in (1, 2) else few).sum()
+            except MemoryError:
+                if in_handler and has_other:
+                    loss = model(few).sum() * 0
+            if loss is None:
+                if not has_other:
+                    continue  # the next forward is the next batch's, at the same line
+                loss = model(few).sum() * 0
+            loss.backward()
+            optimizer.step()
+
+    assert run(program) == [[1, 2, 3, 4]] * 2
+    skipped = simulate(partial(program, has_other=False), 2)
+    assert [finding.code.value for finding in skipped.findings] == ["mismatch.origin"]
+    assert "ran more synchronising forwards than the others" in str(skipped.findings[0])
+
+
 def test_two_forwards_before_one_backward_inside_a_join():
     # torch's joined ranks make up for one.
     def program(rank):
