@@ -52,6 +52,29 @@ def write(folder, source):
     return ["own.py"]
 
 
+TRAINING = """
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_training_that_passes_was_not_held_against_one_rank(folder, capfd):
+    own, note = (
+        write(folder, TRAINING),
+        "  note    not checked: whether the ranks train as one rank would (scale of losses",
+    )
+    for words, is_said in ((own, True), (["--check", "reference", *own], False), (["train.py"], False)):
+        assert main(["run", "--world-size", "2", *words]) == 0
+        assert (note in capfd.readouterr().out) is is_said, words
+
+
 def test_a_script_runs_as_under_torchrun(folder, capfd):
     before = dict(os.environ)
     assert main(["run", "--world-size", "2", "train.py", "--epochs", "3"]) == 0
