@@ -474,7 +474,8 @@ def in_parts(rank, bug=""):
         for part, removed in zip(parts, (("1", "2", "3"), ("0",)), strict=True):
             for name in removed:
                 del part._modules[name]
-            fully_shard(part)
+    for part in parts:
+        fully_shard(part)
     parameters = [each for part in parts for each in part.parameters()]
     if bug == "other start" and len(parts) > 1:
         with torch.no_grad():
