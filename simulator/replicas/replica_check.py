@@ -103,8 +103,8 @@ class ReplicaSampler:
         self._optimizers: dict[DdpWrapper, WeakSet[Any]] = {}
         """The optimizers that have stepped."""
         self._has_stepped: WeakSet[Any] = WeakSet()
-        self._beside: dict[int, dict[int, int]] = {}
-        """By rank and id, the sizes of the parameters that optimizers step and whose gradients nobody reduces."""
+        self._beside: dict[int, dict[int, Sequence[int]]] = {}
+        """By rank and id, the shapes of the parameters that optimizers step and whose gradients nobody reduces."""
         self._latest_parameters: dict[DdpWrapper, Sequence[ReplicaTensor]] = {}
         """The parameters when last compared, kept because a program may delete its modules before it returns."""
         self._starts: dict[DdpWrapper, tuple[str, ...]] = {}
@@ -239,7 +239,7 @@ class ReplicaSampler:
             }
             stepped = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
             if held := wrapped | self._by_hand.reduced_parameters(rank):
-                left = {id(e): e.numel() for e in stepped if id(e) not in held and not hasattr(e, "placements")}
+                left = {id(e): tuple(e.shape) for e in stepped if id(e) not in held and not hasattr(e, "placements")}
                 self._beside.setdefault(rank, {}).update(left)
         self._steps_before.pop(rank, None)
 
@@ -254,11 +254,12 @@ class ReplicaSampler:
             if progress.backward == wrapper.step and progress.gradients_of == progress.all_steps:
                 moment = replica_divergence.point_of_backward_end(wrapper.number_in_group, wrapper.step, has_ended=True)
                 self._send_sample(wrapper, moment, replica_tensors.gradient_tensors(latest[wrapper]), has_ended=True)
-        beside, others = self._beside.get(rank, {}), self._by_hand.other_elements(rank)
+        beside = self._beside.get(rank, {})
+        others = self._by_hand.other_elements(rank, beside.values())
         self._by_hand.rank_returned(rank)
         self._sharded.rank_returned(rank)
         left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
-        count = len(beside) if others < sum(beside.values()) else 0  # else the program may have averaged them
+        count = len(beside) if others < sum(map(prod, beside.values())) else 0  # else it may have averaged them
         self._notice(replica_tensors.FinalParameters(rank, left, self._communicated[rank], count))
 
     def _progress_of(self, wrapper: DdpWrapper) -> _ComparisonProgress:

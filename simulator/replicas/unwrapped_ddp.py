@@ -13,8 +13,9 @@ Ranks are compared after the same all_reduce, by its sequence number. Tensors pa
 reduced, because two stages of a pipeline may have different names for a shared embedding.
 """
 
-from collections import Counter
-from collections.abc import Container, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Sequence
+from math import prod
 from typing import NamedTuple
 from weakref import ref
 
@@ -78,9 +79,7 @@ class _ReducedParameters(NamedTuple):
 class _RankModules:
     """The modules of one rank, and which of their gradients and parameters the program has passed to calls."""
 
-    def __init__(self, communicated: int) -> None:
-        self.accounted = communicated
-        """The elements that the program passed to its own calls before its first training forward, or as gradients."""
+    def __init__(self) -> None:
         self.roots: list[ref[Module]] = []
         self.known: dict[int, ref[Module]] = {}
         """By id, the root modules (modules that are part of no other module) and all modules inside them."""
@@ -109,10 +108,15 @@ class UnwrappedReplicas:
         self._notice = notice
         self._communicated = communicated
         self._ranks: dict[int, _RankModules] = {}
+        self._others: dict[int, Counter[Sequence[int]]] = defaultdict(Counter)
+        """By rank and shape, how many tensors it has passed to calls since its first training forward, but gradients."""
 
     def training_forward_begins(self, rank: int, module: Module) -> None:
         """Record that a module begins a training forward."""
-        mine = self._ranks.setdefault(rank, _RankModules(self._communicated[rank]))
+        if rank not in self._ranks:
+            self._ranks[rank] = _RankModules()
+            self._others.pop(rank, None)
+        mine = self._ranks[rank]
         known = mine.known.get(id(module))
         if known is None or known() is not module:
             self._record_module(rank, mine, module)
@@ -127,6 +131,8 @@ class UnwrappedReplicas:
         call = pending.call
         mine = self._ranks.get(call.rank)
         signature = call.signature
+        others = self._others[call.rank]
+        others.update(signature.shapes)
         if mine is None or signature.operation not in _OPERATIONS or signature.reduction not in _REDUCTIONS:
             return
         if not mine.roots or len(_rank_tensors(pending)) == 0:
@@ -137,7 +143,7 @@ class UnwrappedReplicas:
         for tensor, content in zip(_rank_tensors(pending), contents, strict=True):
             behind = self._find_gradients(mine, pending, tensor, content)
             is_value = isinstance(behind, FlatTensorCall) and behind.of is value_of
-            mine.accounted += 0 if behind is None or is_value else tensor.numel()
+            others[tuple(tensor.shape)] -= behind is not None and not is_value
             if isinstance(behind, FlatTensorCall) and is_value:
                 mine.averaged_flat.append(behind)
             elif isinstance(behind, FlatTensorCall):
@@ -161,9 +167,14 @@ class UnwrappedReplicas:
         groups = self._ranks[rank].replicated.values() if rank in self._ranks else ()
         return {number for each in groups for number in each.parameters}
 
-    def other_elements(self, rank: int) -> int:
-        """Return how many elements that are no gradients a rank has communicated since its first training forward."""
-        return self._communicated[rank] - (self._ranks[rank].accounted if rank in self._ranks else 0)
+    def other_elements(self, rank: int, parameters: Collection[Sequence[int]]) -> int:
+        """Return how many elements that are no gradients a rank has communicated since its first training forward, in
+        tensors that may hold parameters, or gradients, of these shapes: alone, stacked or in a row."""
+        return sum(
+            prod(shape) * count
+            for shape, count in self._others[rank].items()
+            if len(shape) == 1 or any(shape[-max(len(own), 2) :] == own for own in parameters)
+        )
 
     def parameter_names_of_rank(self, rank: int) -> dict[int, str]:
         """Return the names of the parameters of the models that have run on a rank, by the id of the parameter."""

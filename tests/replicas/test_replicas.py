@@ -507,3 +507,32 @@ def test_a_parameter_that_a_loop_by_hand_forgets_is_noted():
     for mode in ("replicas", "replicas-if-any"):
         assert simulate(partial(program, forgets=1), 2, check=mode).notes == (note,)
         assert simulate(partial(program, forgets=0), 2, check=mode).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "exchanged", "is_noted"),
+    [
+        ("weight", (5, 2), True),  # activations
+        ("bias", (5, 2), True),
+        ("weight", (2, 2), False),  # may be its gradient
+        ("weight", (5, 2, 2), False),  # may be gradients on top of each other
+        ("weight", (9,), False),  # may be gradients in a row
+        ("bias", (2,), False),
+    ],
+)
+def test_a_forgotten_parameter_is_noted_beside_tensors_that_are_not_its_gradient(forgotten, exchanged, is_noted):
+    def program(rank):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 2)
+        optimizer = sgd(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            dist.all_reduce(torch.full(exchanged, 7.0))
+            model(torch.full((1, 2), rank + 1.0)).sum().backward()
+            for name, parameter in model.named_parameters():
+                if name != forgotten:
+                    dist.all_reduce(parameter.grad)
+            optimizer.step()
+
+    note = "not compared: 1 parameter that optimizers step, and whose gradient neither DDP nor an all_reduce took"
+    assert simulate(program, 2, check="replicas").notes == ((note,) if is_noted else ())
