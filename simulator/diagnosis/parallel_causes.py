@@ -88,7 +88,9 @@ def _advise_checkpoint(calls: Sequence[Call]) -> list[LabelledLine]:
     saving = [call for call in calls if parallelism_of(call) is Parallelism.CHECKPOINT]
     if any(call.thread for call in saving) and len({call.thread for call in calls}) > 1:
         return Cause.CHECKPOINT_THREAD.lines(who=ranks_text(call for call in saving if call.thread))
-    return Cause.CHECKPOINT_ALONE.lines(who=ranks_text(saving)) if len(saving) < len(calls) else []
+    if others := [call for call in calls if call not in saving]:
+        return Cause.CHECKPOINT_MEETS_CALL.lines(who=ranks_text(others), operation=operations_text(others))
+    return []
 
 
 def _advise_fsdp_units(calls: Sequence[Call], code: Code, who: str) -> list[LabelledLine]:

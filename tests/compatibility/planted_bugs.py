@@ -162,7 +162,7 @@ BUGS = (
         Code.MISMATCH_OPERATION,
         (0,),
         "dcp.save(",
-        "saving and loading a distributed checkpoint needs every rank, and only rank 0 did so",
+        "while the others save or load a distributed checkpoint: ranks 1, 2 did not, or the state_dict() of an object",
     ),
     PlantedBug(
         "layers dropped by chance, which no rank has seeded",

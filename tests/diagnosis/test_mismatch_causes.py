@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
+from ddpsim.simulator.calls import USER_ORIGIN, Call, CallPart, Origin, Parallelism, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.mismatch import message_mismatch_finding, mismatch_finding
 from ddpsim.simulator.matching.agreement import first_differing_field, message_differing_field
@@ -43,6 +43,7 @@ CHECKING = of(Phase.PARAMETER_CHECK, BROADCAST, step=None)
 CONTROL = of(Phase.JOIN_CONTROL, METRIC)
 SHADOW = of(Phase.BUCKET, SUM, LATER, step=None, shadow=True)
 SHADOW_CONTROL = of(Phase.JOIN_CONTROL, METRIC, LATER, step=None, shadow=True)
+PLANNING = GATHER, Origin(part=CallPart(Parallelism.CHECKPOINT, 'step "plan"')), LATER
 LARGER = BROADCAST._replace(shapes=((9,),))
 
 # What most ranks call, what rank 2 calls, and the cause.
@@ -96,6 +97,9 @@ CASES = {
     "next forward": (BUCKET, of(Phase.BUFFERS, BROADCAST, step=5), Cause.EXTRA_FORWARD),
     "hook": (BUCKET, of(Phase.BUCKET, HALF, bucket=0), Cause.HOOK_ON_SOME_RANKS, {"field": "dtype"}),
     "buffers": (BUFFERS, of(Phase.BUFFERS, LARGER), Cause.BUFFERS_DIFFER),
+    # a checkpoint: whether the other call is made in it, by a state_dict(), is not known
+    "no checkpoint": (PLANNING, users(BARRIER), Cause.CHECKPOINT_MEETS_CALL, {"operation": "barrier"}),
+    "a state that gathers": (PLANNING, users(GATHER), Cause.CHECKPOINT_MEETS_CALL, {"operation": "all_gather"}),
     # the program's own calls
     "a branch": (users(SUM, LOOP), users(BARRIER, at(12)), Cause.OTHER_BRANCH),
     "a branch, alike": (users(SUM, LOOP), users(METRIC, at(12)), Cause.OTHER_BRANCH),

@@ -173,6 +173,11 @@ class ParallelismCauses:
         "saving and loading a distributed checkpoint needs every rank, and only {who} did so",
         "call save and load on every rank: each writes a part; for a file of one rank, use torch.save or no_dist=True",
     )
+    CHECKPOINT_MEETS_CALL = make_advice(facts.RanksAndCall)(
+        "{who} made {operation} while the others save or load a distributed checkpoint: {who} did not, or the "
+        "state_dict() of an object that {who} saved or loaded made it there, and the others' did not",
+        "call save and load on every rank, with the same keys; for a file of one rank, use torch.save or no_dist=True",
+    )
     OPTIMIZER_MEETS_CALL = make_advice(facts.RanksAndCall)(
         "{who} made {operation} while the others step an optimizer that sends its updates between ranks: the ranks "
         "ran unequal steps, or the optimizer averages in some steps and counts them differently on some ranks",
