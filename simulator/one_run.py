@@ -212,7 +212,7 @@ def _notes_of_pass(program: Any, run: RunState, trace: Trace, mover: Transport) 
     threads = (f"{text}: another rank may call them in another order" for *_, text in _threads_together(trace))
     firsts = [next(texts, "") for texts in (threads, _from_any_source(trace), _looks(run))]
     orders = [f"{first}, and only explore tries that" for first in firsts if first]
-    return *_notes_of_trace(trace), *islice(_saved_keys(trace), 1), *orders, *mover.overflows.values(), *left
+    return *_notes_of_trace(trace), *islice(_saved_keys(trace), 1), *orders, *mover.notes.values(), *left
 
 
 def _notes_of_trace(trace: Trace) -> tuple[str, ...]:

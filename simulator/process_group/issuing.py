@@ -30,7 +30,7 @@ from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.modes import suspend_modes
-from ddpsim.simulator.transport.payload import Payload, as_gloo_takes, elements_spanned
+from ddpsim.simulator.transport.payload import Payload, as_gloo_takes, elements_spanned, memory_order
 
 _ON_RAW_MEMORY = ("all_reduce", "all_to_all_single", "broadcast", "reduce", "scatter")
 """The operations of which gloo takes a tensor for as many elements of memory as it has, from where it begins."""
@@ -185,6 +185,7 @@ class CallIssuer:
             what = f"{call.operation} ({call.location}) has a tensor that is not contiguous"
             text = f"{RAW_MEMORY}{what}, and gloo moves {moved}"
             self.host.send_request(WriteNote(EventKind.NOTE, f"{text}: pass tensor.contiguous(), and copy it back"))
+        payload = payload._replace(order=max(map(memory_order, passed)))
         inputs = [as_gloo_takes(tensor) for tensor in payload.inputs]
         is_same = payload.outputs is payload.inputs
         return payload._replace(inputs=inputs, outputs=inputs if is_same else list(map(as_gloo_takes, payload.outputs)))

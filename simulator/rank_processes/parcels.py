@@ -45,6 +45,7 @@ class PackedPayload(NamedTuple):
     gathers: bool = False
     on_nccl: bool = False
     gpu: str | None = None
+    order: tuple[int, ...] = ()
 
 
 class SharedArena:
@@ -104,7 +105,7 @@ class SharedArena:
                 known = {id(tensor): piece for tensor, piece in zip(payload.inputs, inputs, strict=True)}
                 outputs = tuple([known.get(id(tensor)) or self.reserve_place(tensor) for tensor in payload.outputs])
         gathers = payload.gathered is not None
-        return PackedPayload(inputs, outputs, payload.factor, payload.splits, gathers, payload.on_nccl, payload.gpu)
+        return PackedPayload(inputs, outputs, payload.factor, payload.splits, gathers, *payload[5:])
 
     def _copy_in(self, tensor: Tensor) -> TensorPlace | Tensor:
         piece = self.reserve_place(tensor)
@@ -117,7 +118,7 @@ class SharedArena:
         inputs = [self.tensor_at(piece) for piece in parcel.inputs]
         outputs = inputs if parcel.outputs is None else [self.tensor_at(piece) for piece in parcel.outputs]
         gathered: list[Tensor] | None = [] if parcel.gathers else None
-        return Payload(inputs, outputs, parcel.factor, parcel.splits, gathered, parcel.on_nccl, parcel.gpu)
+        return Payload(inputs, outputs, parcel.factor, parcel.splits, gathered, *parcel[5:])
 
     def copy_result_out(self, payload: Payload, parcel: PackedPayload, left: Any) -> None:
         """Copy the result of a call from the shared memory into the rank's tensors."""

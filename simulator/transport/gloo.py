@@ -28,7 +28,7 @@ from ddpsim.simulator.calls import Signature, Site
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import OPERATIONS, Operation, OperationKind
 from ddpsim.simulator.runtime.rank_thread import PendingCall
-from ddpsim.simulator.transport.memory import note_overflow, same_gpu_error
+from ddpsim.simulator.transport.memory import note_wrong_values, same_gpu_error
 from ddpsim.simulator.transport.payload import Payload
 
 _TIMEOUT = timedelta(seconds=30)
@@ -54,7 +54,7 @@ class GlooTransport:
         self._device: Any = _UNTYPED.ProcessGroupGloo.create_device(hostname="127.0.0.1")
         self._groups: dict[str, list[Any]] = {}
         """The process groups of the ranks in group-rank order, by the label of the simulated group."""
-        self.overflows: dict[Site, str] = {}
+        self.notes: dict[Site, str] = {}
 
     def move_data(
         self, signature: Signature, pendings: Sequence[PendingCall], members: Sequence[int]
@@ -68,7 +68,7 @@ class GlooTransport:
             return None  # a group is connected when it first moves data
         if (refusal := same_gpu_error(pendings)) is not None:
             return refusal
-        note_overflow(self.overflows, signature, pendings)
+        note_wrong_values(self.notes, signature, pendings)
         label = pendings[0].call.group
         try:
             groups = self._connected_groups(label, len(members))

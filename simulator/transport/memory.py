@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.distributed import DistBackendError
 
 from ddpsim.simulator.calls import Signature, Site
+from ddpsim.simulator.events import RAW_MEMORY
 from ddpsim.simulator.runtime.rank_thread import PendingCall
 from ddpsim.simulator.transport.payload import Payload
 
@@ -68,8 +69,8 @@ class MemoryTransport:
     """The transport `memory`, whose only state is what it notes."""
 
     def __init__(self) -> None:
-        self.overflows: dict[Site, str] = {}
-        """By line of the program, a note on a sum of small integers that wrapped around."""
+        self.notes: dict[Site, str] = {}
+        """By line of the program, what `note_wrong_values` found there."""
         self.is_in_rank_order = False
         """True if all sums are in the order of the ranks, as with NCCL here. gloo's order depends on the place of a
         value in its bucket, and DDP has other buckets before its first backward than later."""
@@ -80,7 +81,7 @@ class MemoryTransport:
         """Move the data of a call; the arguments are those of `GlooTransport.move_data`."""
         if (refusal := same_gpu_error(pendings)) is not None:
             return refusal
-        note_overflow(self.overflows, signature, pendings)
+        note_wrong_values(self.notes, signature, pendings)
         root = None if signature.root is None else members.index(signature.root)
         payloads = [pending.payload for pending in pendings]
         if self.is_in_rank_order:
@@ -92,8 +93,13 @@ class MemoryTransport:
         """Release nothing: nothing is open."""
 
 
-def note_overflow(notes: dict[Site, str], signature: Signature, pendings: Sequence[PendingCall]) -> None:
-    """Note a SUM of integers of one byte that leaves the range of their type; no backend says that it wraps around."""
+def note_wrong_values(notes: dict[Site, str], signature: Signature, pendings: Sequence[PendingCall]) -> None:
+    """Note tensors whose orders in memory differ, and a SUM of integers of one byte that leaves the range of their
+    type; no backend says that elements meet others, or that a sum wraps around."""
+    if any(pending.payload.order != pendings[0].payload.order for pending in pendings):
+        call = pendings[0].call
+        what = f"{RAW_MEMORY}the tensor of {call.title} ({call.location}) lies in memory in unlike orders on the ranks"
+        notes.setdefault(call.site, f"{what}: pass tensor.contiguous(), and copy it back")
     first = next(iter(pendings[0].payload.inputs), None)
     is_dense = first is not None and first.layout is torch.strided and not first.is_meta
     if signature.reduction != "SUM" or first is None or first.dtype not in _OF_ONE_BYTE or not is_dense:

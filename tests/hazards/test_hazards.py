@@ -235,6 +235,22 @@ def test_a_note_names_the_line_where_gloo_moves_raw_memory(isolation):
     assert (result.notes, [*result.returns]) == ((), [[1] * 6] * 2)
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_note_names_the_line_where_ranks_lay_out_a_tensor_in_unlike_orders(isolation):
+    def program(rank, transposing=(1,)):
+        table = torch.arange(6.0).view(2, 3) if rank not in transposing else torch.arange(6.0).view(3, 2).t()
+        dist.all_reduce(table)
+        return table.tolist()
+
+    _, result = hazards(program, isolation=isolation)
+    assert [*result.returns] == [[[0, 2, 4], [6, 8, 10]], [[0, 4, 8], [2, 6, 10]]]  # as on gloo
+    (note,) = result.notes
+    assert note.startswith("wrong elements: the tensor of all_reduce #0 (test_hazards.py:")
+    assert note.endswith("lies in memory in unlike orders on the ranks: pass tensor.contiguous(), and copy it back")
+    _, result = hazards(functools.partial(program, transposing=(0, 1)), isolation=isolation)
+    assert (result.notes, [*result.returns]) == ((), [[[0, 4, 8], [2, 6, 10]]] * 2)
+
+
 def test_a_note_names_the_line_where_what_gloo_scatters_is_laid_out_otherwise_than_what_takes_it():
     # The backward of torch.distributed.nn.functional.all_gather on gloo does it with a transposed gradient.
     def program(rank, *, like):
