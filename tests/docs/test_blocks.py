@@ -19,6 +19,7 @@ NOT_RUN = {
     "README.md": [".ci/run does, in a fresh clone", ".ci/run does, in a fresh clone"],
     "docs/agreement.md": ["it needs a checkout", "it needs a checkout", "minutes on two cores"],
     "docs/conformance.md": ["minutes on two cores; it needs a checkout"],
+    "docs/console.md": ["it serves until it is stopped"],
     "docs/exploring.md": ["ten minutes of four processes; a cluster", "an hour"],
     "docs/howto/compare.md": ["the second test fails"],
     "docs/howto/crashes.md": ["it is the same sweep once more", "the test fails"],
