@@ -175,7 +175,7 @@ class Finding:
     lines: tuple[LabelledLine, ...] = ()
     """Labelled lines of `text`: the cycle, the cause, what to try."""
     event: int | None = None
-    """If replicas differ: the index of the event after which they did; None if the report does not have that event."""
+    """If replicas differ: the index of the event at which that was found; None if the report does not have it."""
 
     @property
     def is_mismatch(self) -> bool:

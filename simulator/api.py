@@ -143,8 +143,8 @@ def replay(
 
 _WENT_ANOTHER_WAY = LabelledLine(
     "note",
-    "a second run, with a tracer, did not make the same calls, so it shows no cause: what the program reads has "
-    "changed (a file that the first run left, for example)",
+    "a second run, with a tracer, went another way, so it shows no cause: something else than the schedule decides, "
+    "such as a file that the first run left, or a clock",
 )
 
 

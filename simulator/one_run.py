@@ -185,25 +185,33 @@ def _run_kernel(
         attempts=earlier.results,
     )
     if result.verdict is Verdict.PASS:
-        result = dataclasses.replace(result, notes=_notes_of_pass(program, kernel.run, trace, mover))
-    if isinstance(program, Script) and result.verdict is Verdict.PASS:
-        name = str(plan.name or program.name)
-        result = dataclasses.replace(result, note=_no_communication_note(name, result))
-    at_calls = [each for each in plan.faults if not isinstance(each, Strike)]
-    if at_calls and not restarts and result.verdict is Verdict.PASS:
-        made = [rank.calls_made for rank in kernel.run.ranks]
-        result = dataclasses.replace(result, not_struck=_missed_faults_note(at_calls, made))
-    if plan.check is not None and result.verdict is Verdict.PASS:
-        result = _with_comparison_count(result, plan.check, judge.compared)
-        unreduced = f"{count_with_noun(judge.beside, 'parameter')} that optimizers step, and whose gradient neither DDP"
-        beside = [f"{unreduced} nor an all_reduce took"] if judge.beside else []
-        uncompared = tuple(f"not compared: {each}" for each in (*beside, *judge.groups_apart()))
-        result = dataclasses.replace(result, notes=(*result.notes, *judge.not_finite(), *uncompared))
+        result = _with_limits_of_pass(result, program, plan, kernel.run, judge, mover)
     result = result.with_replay(_replay_call(program, world_size, result.schedule, plan))
     if kernel.run.life.is_interrupted:
         raise RunInterrupted(result)
     kept = kernel.store.lasting_keys(has_agent_store=os.environ.get(FRESH_STORE) != "1")
     return result, _Earlier((*earlier.results, result), kept, choices)
+
+
+def _with_limits_of_pass(
+    result: Result, program: Any, plan: RunPlan, run: RunState, judge: ReplicaJudge, mover: Transport
+) -> Result:
+    """Return a pass with what it did not check, how much was compared, and which faults did not strike."""
+    result = dataclasses.replace(result, notes=_notes_of_pass(program, run, result.trace, mover))
+    if isinstance(program, Script):
+        note = _no_communication_note(str(plan.name or program.name), result)
+        result = dataclasses.replace(result, note=note)
+    at_calls = [each for each in plan.faults if not isinstance(each, Strike)]
+    if at_calls and not result.attempts:
+        made = [rank.calls_made for rank in run.ranks]
+        result = dataclasses.replace(result, not_struck=_missed_faults_note(at_calls, made))
+    if plan.check is not None:
+        result = _with_comparison_count(result, plan.check, judge.compared)
+        unreduced = f"{count_with_noun(judge.beside, 'parameter')} that optimizers step, and whose gradient no call of"
+        beside = [f"{unreduced} DDP and no all_reduce shows"] if judge.beside else []
+        uncompared = tuple(f"not compared: {each}" for each in (*beside, *judge.groups_apart()))
+        result = dataclasses.replace(result, notes=(*result.notes, *judge.not_finite(), *uncompared))
+    return result
 
 
 def _notes_of_pass(program: Any, run: RunState, trace: Trace, mover: Transport) -> tuple[str, ...]:

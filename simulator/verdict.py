@@ -78,7 +78,7 @@ class Finding:
     calls: tuple[Call, ...] = ()
     """The calls that the finding names: mismatched calls, or calls in which ranks wait."""
     event: int | None = None
-    """For `divergence.*`, the index of the event in the trace after which the replicas differed; else None."""
+    """For `divergence.*`, the index of the event in the trace at which that was found; else None."""
     replay: str = ""
     """The command or call that repeats the run. It is set when the run has ended and its schedule is known."""
     where: tuple[LabelledLine, ...] = field(default=(), compare=False)

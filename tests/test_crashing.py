@@ -71,6 +71,12 @@ def test_a_checkpoint_that_was_there_before_is_named(lines, note):
     assert [each for each in notes_of([diary(*lines)], "/f", ()) if "there before" in each] == [told] * bool(note)
 
 
+def test_a_checkpoint_that_is_read_back_at_once_was_not_there_before():
+    """Files do not advance the steps of a run, so both entries have the same."""
+    whole = [[Entry(kind, ["/f/ckpt"], 3, 0, "train.py:1") for kind in ("write", "read")]]
+    assert not any("there before" in each for each in notes_of(whole, "/f", ()))
+
+
 @rows(
     ("second", "code"),
     [

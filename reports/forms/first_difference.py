@@ -11,7 +11,7 @@ _FOLLOWING = 3
 _LAST = 4
 """The number of rows of earlier choices that a terminal shows."""
 DIVERGE_HERE = "runs diverge here"
-REPLICAS_DIFFER = "replicas differ from here"
+REPLICAS_DIFFER = "replicas were found to differ here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def first_difference_of(document: Document) -> RunDifference | None:
 
 def marked_events(document: Document) -> dict[int, int | None]:
     """Return the event that the lanes of a run point at, by the index of the run in the document: where the runs of an
-    exploration diverge, else where the replicas of a run began to differ."""
+    exploration diverge, else where the replicas of a run were found to differ."""
     explored = document.exploration
     if explored is None or explored.difference is None:
         return {index: run.leading.event for index, run in enumerate(document.runs) if run.leading is not None}

@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -67,7 +68,7 @@ def _address_of_lines(text: str) -> str:
     from ddpsim.reports.document import ReportError
 
     if text == "vscode":
-        return f"vscode://file{Path.cwd().as_posix()}/{{path}}:{{line}}"
+        return f"vscode://file{quote(Path.cwd().as_posix())}/{{path}}:{{line}}"
     if not re.match(r"(?!javascript:)[a-z][a-z0-9+.-]*://", text) or "{path}" not in text:
         example = "https://example.org/me/project/blob/main/{path}#L{line}"
         raise ReportError(

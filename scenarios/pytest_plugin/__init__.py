@@ -76,7 +76,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ddpsim-ranks", type=int, metavar="N", help="run each test on N simulated ranks, as torchrun runs pytest"
     )
-    group.addoption("--ddpsim-gpus", type=int, metavar="N", help="the number of virtual GPUs; ranks are processes then")
+    group.addoption(
+        "--ddpsim-gpus",
+        type=int,
+        metavar="N",
+        help="with --ddpsim or --ddpsim-ranks: the number of virtual GPUs; ranks are processes then",
+    )
     group.addoption(
         "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked `ranks` into a folder in DIR"
     )

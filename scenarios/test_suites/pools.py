@@ -22,7 +22,7 @@ _MAPPERS: Any = [vars(pools)[name] for name in ("mapstar", "starmapstar")]
 
 
 def adapt_pools(ranks: RanksOfTest, replaced: ReplacedAttributes) -> None:
-    """Let pools run ranks: no workers are started before there is a task of none."""
+    """Let pools run ranks: no workers are started before there is a task that is no rank's."""
     kind: Any = pools.Pool
     start_workers = kind._repopulate_pool
 
@@ -92,7 +92,7 @@ class _TaskQueue:
     def release(self) -> None:
         """Give the workers the tasks that were held: they are not those of all ranks."""
         held, self._held = self._held, []
-        if held:
+        if held and self._pool._state != pools.TERMINATE:
             self._start_workers()
             self._queue.put((held, None))
 

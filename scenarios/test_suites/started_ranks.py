@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,12 +164,15 @@ class World:
 def _forget_modules_of_tests(item: pytest.Item) -> None:
     """Let a rank import the modules of tests anew, as a spawned process does: the session may have changed them.
 
-    These are the modules in the uppermost folder named `test` or `tests`, or else in that of the test's file.
+    These are the modules in the uppermost folder named `test` or `tests`, or else in that of the test's file, but those
+    of a virtual environment that lies there.
     """
     folders = [each for each in item.path.parents if each.is_relative_to(item.config.rootpath)]
     folder = next((each for each in reversed(folders) if each.name in ("test", "tests")), item.path.parent)
     for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+        file = Path(getattr(module, "__file__", None) or os.sep)
+        is_installed = "site-packages" in file.parts or name.partition(".")[0] == "ddpsim"
+        if file.is_relative_to(folder) and not is_installed:
             del sys.modules[name]
     if (hypothesis := sys.modules.get("hypothesis.control")) is not None:
         hypothesis._current_build_context.value = None  # which forbids `@given` within an example

@@ -139,7 +139,7 @@ class DdpWrapper:
         self._with_gradient = set()
         self._uncounted_forward = not is_training
         place = tuple([(each.f_code, each.f_lasti) for each in frames_outwards(sys._getframe(1))])
-        if self._unfinished_from not in ((), place) and self._unreduced_steps:
+        if is_training and self._unfinished_from not in ((), place) and self._unreduced_steps:
             self.step -= 1
             self._unreduced_steps -= 1
         self._unfinished_from = place if is_training else ()

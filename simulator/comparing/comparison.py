@@ -402,6 +402,8 @@ def _rounding_of_norms(reference: Sequence[RecordedStep]) -> float:
     wholes = [whole_tensor(reference, Kind.UNCLIPPED, name) for name in names]
     norm = _size(np.array([_size(whole) for whole in wholes if whole is not None]))
     norms = [each.value for step in reference for each in step.of_kind(Kind.NORM)]
+    if len(norms) > len(reference):  # of parts that are clipped apart, whose norms are not that of all gradients
+        return 0.0
     parts = [abs(each - norm) / norm for each in norms if norm]
     return max((part for part in parts if part <= _MOST_OF_A_NORM), default=0.0)
 

@@ -218,7 +218,12 @@ def _generations(attempts: Attempts) -> dict[str, dict[int, int]]:
 def _file_there_before(whole: Diaries, folder: str) -> str:
     """Return a file below the folder that a rank reads, and writes only later, if any rank writes a file at all; "" if
     there is none."""
-    uses = sorted((each.steps, each.kind, each.what[0]) for diary in whole for each in diary if each.kind in _USES)
+    uses = sorted(
+        ((each.steps, rank, number), each.kind, each.what[0])
+        for rank, diary in enumerate(whole)
+        for number, each in enumerate(diary)
+        if each.kind in _USES
+    )
     first = {file: kind for _, kind, file in reversed(uses)}
     written = {file for _, kind, file in uses if kind == "write"}
     found = (file for file, kind in first.items() if kind == "read" and file.startswith(folder + os.sep))

@@ -169,7 +169,8 @@ class UnwrappedReplicas:
 
     def other_elements(self, rank: int, parameters: Collection[Sequence[int]]) -> int:
         """Return how many elements that are no gradients a rank has communicated since its first training forward, in
-        tensors that may hold parameters, or gradients, of these shapes: alone, stacked or in a row."""
+        tensors that may hold parameters, or gradients, of these shapes: alone, in a row, or, of two dimensions and
+        more, stacked."""
         return sum(
             prod(shape) * count
             for shape, count in self._others[rank].items()

@@ -205,7 +205,7 @@ def test_a_reference_that_starts_otherwise_says_nothing_of_what_differs():
 def test_wrong_elements_are_noted_as_in_a_run():
     found = compare("by_hand", "laid out otherwise")
     assert found.line.startswith("step 0: gradient of 2.weight differs")
-    assert found.notes[-1].startswith("wrong elements: scatter (trainings.py:")
+    assert found.notes[-1].startswith("wrong elements: the tensor of scatter #0 (trainings.py:")
 
 
 def test_ranks_with_other_models_are_not_replicas():

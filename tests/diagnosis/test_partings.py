@@ -407,8 +407,8 @@ def test_a_repetition_that_took_another_way_says_that_alone(tmp_path):
     *lines, note = finding.lines
     assert (tuple(lines), finding.summary) == (result.findings[0].lines, simulate(resumes, 2).findings[0].summary)
     assert str(note).strip() == (
-        "note    a second run, with a tracer, did not make the same calls, so it shows no cause: what the program "
-        "reads has changed (a file that the first run left, for example)"
+        "note    a second run, with a tracer, went another way, so it shows no cause: something else than the schedule "
+        "decides, such as a file that the first run left, or a clock"
     )
 
 

@@ -484,7 +484,7 @@ def test_parameters_beside_the_wrapped_model_are_noted():
             dist.all_reduce(center.grad)
         optimizer.step()
 
-    note = "not compared: 1 parameter that optimizers step, and whose gradient neither DDP nor an all_reduce took"
+    note = "not compared: 1 parameter that optimizers step, and whose gradient no call of DDP and no all_reduce shows"
     for options, notes in (({}, (note,)), ({"averages": True}, ()), ({"steps_center": False}, ())):
         assert simulate(partial(program, **options), 2, check="replicas").notes == notes
 
@@ -503,7 +503,7 @@ def test_a_parameter_that_a_loop_by_hand_forgets_is_noted():
                 dist.all_reduce(parameter.grad)
             optimizer.step()
 
-    note = "not compared: 1 parameter that optimizers step, and whose gradient neither DDP nor an all_reduce took"
+    note = "not compared: 1 parameter that optimizers step, and whose gradient no call of DDP and no all_reduce shows"
     for mode in ("replicas", "replicas-if-any"):
         assert simulate(partial(program, forgets=1), 2, check=mode).notes == (note,)
         assert simulate(partial(program, forgets=0), 2, check=mode).notes == ()
@@ -534,5 +534,5 @@ def test_a_forgotten_parameter_is_noted_beside_tensors_that_are_not_its_gradient
                     dist.all_reduce(parameter.grad)
             optimizer.step()
 
-    note = "not compared: 1 parameter that optimizers step, and whose gradient neither DDP nor an all_reduce took"
+    note = "not compared: 1 parameter that optimizers step, and whose gradient no call of DDP and no all_reduce shows"
     assert simulate(program, 2, check="replicas").notes == ((note,) if is_noted else ())

@@ -187,7 +187,7 @@ def test_the_choice_that_differs_is_told_with_the_last_before_it_and_marked_in_t
 
 
 @pytest.mark.parametrize(("unequal_step", "column"), [(0, 11), (2, 15), (None, None)])
-def test_where_replicas_began_to_differ_is_marked_in_the_lanes(unequal_step, column):
+def test_where_replicas_were_found_to_differ_is_marked_in_the_lanes(unequal_step, column):
     """At the optimizer step of the last rank, after which the parameters were compared: the lanes begin at column 8
     with three calls of the constructor; the second step begins with two broadcasts that rebuild the buckets."""
 
@@ -207,9 +207,9 @@ def test_where_replicas_began_to_differ_is_marked_in_the_lanes(unequal_step, col
     event = run.events[run.findings[0].event]
     steps = [each for each in run.events if each.kind is EventKind.STEP and each.text == str(unequal_step + 1)]
     assert event == steps[-1]
-    assert [line for line in to_text(Document("t", (run,))).decode().splitlines() if line.endswith("from here")] == [
-        f"{' ' * column}^ rank {event.rank}: replicas differ from here"
-    ]
+    assert [
+        line for line in to_text(Document("t", (run,))).decode().splitlines() if line.endswith("to differ here")
+    ] == [f"{' ' * column}^ rank {event.rank}: replicas were found to differ here"]
 
 
 def test_what_is_marked_left_of_the_columns_that_are_shown_is_pointed_to():

@@ -3,9 +3,12 @@
 import multiprocessing.pool
 import multiprocessing.popen_spawn_posix
 import multiprocessing.synchronize
+import sys
+import types
 
 import pytest
 
+from ddpsim.scenarios.test_suites import started_ranks
 from tests.pytest_plugin.reading import report_of
 from tests.tiers import sweep
 
@@ -304,6 +307,19 @@ def test_a_spawned_rank_imports_the_modules_of_tests_anew(run, pytester):
     result = run(CHANGED, "--ddpsim")
     result.assert_outcomes(passed=3, failed=1)
     assert "test_mode[spawn-wrong]" in str(result.stdout)
+
+
+def test_a_virtual_environment_beside_the_tests_stays_imported(monkeypatch, tmp_path):
+    for name, file in (
+        ("own_helper", "helper.py"),
+        ("an_installed_one", ".venv/lib/site-packages/an_installed_one.py"),
+    ):
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / file)
+        monkeypatch.setitem(sys.modules, name, module)
+    config = types.SimpleNamespace(rootpath=tmp_path)
+    started_ranks._forget_modules_of_tests(types.SimpleNamespace(path=tmp_path / "test_it.py", config=config))
+    assert {"own_helper", "an_installed_one"} & sys.modules.keys() == {"an_installed_one"}
 
 
 ON_GPUS = f"""{HEAD}
