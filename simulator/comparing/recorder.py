@@ -17,7 +17,11 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import Module, SyncBatchNorm, functional, utils
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -156,6 +160,9 @@ class TrainingRecorder:
         """Remove the hooks, and close the files."""
         for hook in self._hooks:
             hook.remove()
+            _global_forward_hooks_with_kwargs.pop(
+                hook.id, None
+            )  # torch's handle leaves it, and torch.compile would warn
         for each in self._ranks.values():
             each.writer.close()
         self._batches.close()

@@ -201,6 +201,12 @@ def test_a_reference_that_starts_otherwise_says_nothing_of_what_differs():
     assert (found.answer, found.line) == (Answer.UNKNOWN, line)
 
 
+def test_no_hook_is_left():
+    """torch's handle of a global hook with keyword arguments does not remove all of it."""
+    compare("of_other_width", world_size=2)
+    assert not torch.nn.modules.module._has_any_global_hook()
+
+
 @pytest.mark.tier("ci")
 def test_wrong_elements_are_noted_as_in_a_run():
     found = compare("by_hand", "laid out otherwise")
