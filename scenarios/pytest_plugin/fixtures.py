@@ -17,7 +17,7 @@ OPTIONS_KEY = pytest.StashKey[MarkerOptions]()
 """The stash key under which a test item keeps the options of its marker."""
 
 IS_FURTHER_ATTEMPT = pytest.StashKey[bool]()
-"""The stash key of a test of a suite (`--ddpsim`) that has run before in this session."""
+"""The stash key that says that a test of a suite (`--ddpsim`) has run before in this session."""
 
 SEED = "ddpsim_seed"
 """The name of the fixture with the seed, by which pytest parametrizes a test with `seeds=`."""

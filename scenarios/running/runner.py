@@ -84,14 +84,14 @@ def run_scenario(
 
 
 def _with_note_on_numbers(result: Result, scenario: Scenario) -> Result:
-    """Return a pass of a program that trains with a note that what all ranks get alike is not judged."""
+    """Add to the pass of a training the note that its numbers were not held against one rank."""
     training = {event.rank for event in result.trace if event.kind is EventKind.STEP}
     if result.verdict is not Verdict.PASS or not isinstance(scenario.program, Script) or len(training) < 2:
         return result
     if scenario.check == REFERENCE:
         return result
     what = "whether the ranks train as one rank would (scale of losses and gradients, clipping, samples)"
-    return dataclasses.replace(result, notes=(*result.notes, f"{NOT_CHECKED}{what}: ddpsim compare does that"))
+    return dataclasses.replace(result, notes=(*result.notes, f"{NOT_CHECKED}{what}: ddpsim compare looks at that"))
 
 
 def _check_runs_on_processes(scenario: Scenario) -> None:

@@ -240,7 +240,7 @@ def _drop_replay_line(shown: Any) -> None:
 
 
 def _rewrite_report(item: pytest.Function, found: Attempted, *, has_token: bool) -> None:
-    """Let the report in a folder be about the attempt that counts, not the last one; without a token if it has none."""
+    """Write the report again about the attempt that counts, if that is not the last; without a token if it has none."""
     from ddpsim.scenarios.pytest_plugin.failure_reports import rewrite_report
 
     result = found.attempt.results[0]

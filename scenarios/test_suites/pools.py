@@ -16,7 +16,7 @@ from ddpsim.scenarios.test_suites.ranks_of_test import RanksOfTest
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes
 
 _Task = tuple[int, int, Callable[..., Any], Sequence[Any], Mapping[str, Any]]
-"""The number of its result, its index there, and the call."""
+"""A task of multiprocessing.pool: the number of its result, its index there, function, arguments, named ones."""
 
 _MAPPERS: Any = [vars(pools)[name] for name in ("mapstar", "starmapstar")]
 

@@ -31,7 +31,7 @@ hold partial sums in a module."""
 _CLIPPED = (Kind.NORM, Kind.GRADIENT, Kind.STATE)
 """The kinds that a clip multiplies, and its norm."""
 _MOST_OF_A_NORM = 1e-3
-"""Up to which part of a norm of order 2 it may be rounding that the norm is not that of the gradients."""
+"""The largest relative error of a norm of order 2 that may come of rounding."""
 
 
 class Answer(Enum):
@@ -397,7 +397,7 @@ def constant_factor(value: Array, one: Array, tolerance: float) -> float | None:
 
 
 def _rounding_of_norms(reference: Sequence[RecordedStep]) -> float:
-    """Return by which part of it a norm of the step is not that of its gradients, as far as that may be rounding."""
+    """Return the relative error of the step's norm against its gradients, if that may be rounding; else 0."""
     names = dict.fromkeys(each.name for step in reference for each in step.of_kind(Kind.UNCLIPPED))
     wholes = [whole_tensor(reference, Kind.UNCLIPPED, name) for name in names]
     norm = _size(np.array([_size(whole) for whole in wholes if whole is not None]))

@@ -130,7 +130,7 @@ class RecordWriter:
         self.has_room = True
 
     def end_first_step(self) -> None:
-        """From now on there is less room: one step says more than none, further ones of a large model say little."""
+        """Leave less room for later steps: of a large model, the first says most."""
         self._left = MOST_BYTES
 
     def write(self, entry: Any, *, always: bool = False) -> None:

@@ -216,8 +216,8 @@ def _generations(attempts: Attempts) -> dict[str, dict[int, int]]:
 
 
 def _file_there_before(whole: Diaries, folder: str) -> str:
-    """Return a file below the folder that a rank reads, and writes only later, if any rank writes a file at all; "" if
-    there is none."""
+    """Return a file below the folder that was there before the run: a rank reads it, and none has written it by then.
+    Where ranks write files, it is one of those. "" if there is none."""
     uses = sorted(
         ((each.steps, rank, number), each.kind, each.what[0])
         for rank, diary in enumerate(whole)

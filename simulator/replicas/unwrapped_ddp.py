@@ -109,7 +109,7 @@ class UnwrappedReplicas:
         self._communicated = communicated
         self._ranks: dict[int, _RankModules] = {}
         self._others: dict[int, Counter[Sequence[int]]] = defaultdict(Counter)
-        """By rank and shape, the tensors but gradients that it passed to calls since its first training forward."""
+        """By rank and shape: how many tensors it passed to calls since its first forward, without gradients."""
 
     def training_forward_begins(self, rank: int, module: Module) -> None:
         """Record that a module begins a training forward."""
