@@ -149,7 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Adapt the settings of a test with `@given` before hypothesis' own plugin reads them: hypothesis would refuse a
-    marked test, which runs on ranks, and a further attempt at a test of a suite, which has a new object of its class."""
+    marked test, which runs on ranks, and a further attempt at a test of a suite, with a new object of its class."""
     __tracebackhide__ = True
     is_drawn = (OPTIONS_KEY in item.stash or IS_FURTHER_ATTEMPT in item.stash) and "hypothesis" in sys.modules
     if not (is_drawn and isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False)):
