@@ -11,7 +11,7 @@ _FOLLOWING = 3
 _LAST = 4
 """The number of rows of earlier choices that a terminal shows."""
 DIVERGE_HERE = "runs diverge here"
-REPLICAS_DIFFER = "replicas were found to differ here"
+REPLICAS_DIFFER = "replicas differ"
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,8 +186,16 @@ def test_the_choice_that_differs_is_told_with_the_last_before_it_and_marked_in_t
     ]
 
 
-@pytest.mark.parametrize(("unequal_step", "column"), [(0, 11), (2, 15), (None, None)])
-def test_where_replicas_were_found_to_differ_is_marked_in_the_lanes(unequal_step, column):
+@pytest.mark.parametrize(
+    ("isolation", "unequal_step", "column"),
+    [
+        ("thread", 0, 11),
+        ("thread", 2, 15),
+        ("thread", None, None),
+        pytest.param("process", 2, 15, marks=pytest.mark.tier("ci")),
+    ],
+)
+def test_where_replicas_were_found_to_differ_is_marked_in_the_lanes(isolation, unequal_step, column):
     """At the optimizer step of the last rank, after which the parameters were compared: the lanes begin at column 8
     with three calls of the constructor; the second step begins with two broadcasts that rebuild the buckets."""
 
@@ -199,7 +207,7 @@ def test_where_replicas_were_found_to_differ_is_marked_in_the_lanes(unequal_step
             optimizer.param_groups[0]["lr"] = 0.25 if (rank, step) == (1, unequal_step) else 0.5
             optimizer.step()
 
-    run = run_of(train, 2, check="replicas")
+    run = run_of(train, 2, check="replicas", isolation=isolation)
     if unequal_step is None:
         assert run.findings == ()
         return
@@ -208,8 +216,8 @@ def test_where_replicas_were_found_to_differ_is_marked_in_the_lanes(unequal_step
     steps = [each for each in run.events if each.kind is EventKind.STEP and each.text == str(unequal_step + 1)]
     assert event == steps[-1]
     assert [
-        line for line in to_text(Document("t", (run,))).decode().splitlines() if line.endswith("to differ here")
-    ] == [f"{' ' * column}^ rank {event.rank}: replicas were found to differ here"]
+        line for line in to_text(Document("t", (run,))).decode().splitlines() if line.endswith("replicas differ")
+    ] == [f"{' ' * column}^ rank {event.rank}: replicas differ"]
 
 
 def test_what_is_marked_left_of_the_columns_that_are_shown_is_pointed_to():
