@@ -3,7 +3,8 @@
 A DTensor says so itself. For any other parameter the values at the start decide: a parameter of a rank is the parameter
 of the reference, or the part of one along one dimension, that has the same values when the training begins. So shards
 made by hand and the stages of a pipeline need no annotation. Where values do not decide, as for zeros, the parameter
-goes with its neighbours of the same module, or else with its own name.
+goes with its neighbours of the same module, or else with its own name. A model that begins later may have what was
+trained before, which rounding moves: there, values count as the same up to what moved the twin (comparison.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ from ddpsim.simulator.comparing.records import Array, Entry, Kind, RecordedStep
 from ddpsim.simulator.model_tensors import region_of
 
 OTHER_START = "starts with other values than on the reference"
+EQUAL = 8.0
+"""How many times as far apart as the reference and its twin two tensors may be that are equal."""
 
 
 class Place(NamedTuple):
@@ -55,17 +58,25 @@ class Alignment:
         """The name of the first parameter of the reference's models."""
         self.missing_copies: dict[tuple[int, str], str] = {}
 
-    def add_starts(self, ranks: Sequence[RecordedStep], reference: Sequence[RecordedStep]) -> None:
+    def add_starts(
+        self, ranks: Sequence[RecordedStep], reference: Sequence[RecordedStep], twin: Sequence[RecordedStep]
+    ) -> None:
         """Find the places of the parameters of models that ran for the first time in this step."""
         for kind, missing in ((Kind.START, self.missing), (Kind.COPY, self.missing_copies)):
             names = dict.fromkeys(each.name for step in reference for each in step.of_kind(kind))
             self.first = self.first or next(iter(names), "")
             wholes = {name: whole for name in names if (whole := whole_tensor(reference, kind, name)) is not None}
+            moved = {name: whole_tensor(twin, kind, name) for name in wholes}
+            noise = {
+                name: float(np.linalg.norm(whole - other))
+                for name, whole in wholes.items()
+                if (other := moved[name]) is not None and other.shape == whole.shape
+            }
             for rank, step in enumerate(ranks):
-                missing |= self._add_rank(rank, step.of_kind(kind), wholes)
+                missing |= self._add_rank(rank, step.of_kind(kind), wholes, noise)
 
     def _add_rank(
-        self, rank: int, starts: Sequence[Entry], wholes: Mapping[str, Array]
+        self, rank: int, starts: Sequence[Entry], wholes: Mapping[str, Array], noise: Mapping[str, float]
     ) -> Mapping[tuple[int, str], str]:
         """Find the places of the parameters of a rank, and return why some have none."""
         candidates: dict[str, list[Place]] = {}
@@ -73,7 +84,8 @@ class Alignment:
         for each in starts:
             value = np.asarray(each.value, dtype=np.float64)
             if each.part is None:
-                candidates[each.name] = list(_equal_places(each.name, value, wholes))
+                exact = list(_equal_places(each.name, value, wholes))
+                candidates[each.name] = exact or list(_near_places(each.name, value, wholes, noise))
             elif (name := _own_name(each.name, wholes)) in wholes and wholes[name].shape == each.part.shape:
                 place = Place(name, region_of(each.part.offsets, value.shape))
                 candidates[each.name] = [place] * np.array_equal(place.cut(wholes[name]), value)
@@ -100,6 +112,14 @@ class Alignment:
             else:
                 missing[rank, name] = "is not in the reference"
         return missing
+
+
+def _near_places(name: str, value: Array, wholes: Mapping[str, Array], noise: Mapping[str, float]) -> Iterator[Place]:
+    """Yield the tensors of the reference that have this name in their model, up to what rounding moved in the twin."""
+    for other, apart in noise.items():
+        is_named = other.rpartition(":")[2] == name.rpartition(":")[2] and wholes[other].shape == value.shape
+        if is_named and np.linalg.norm(wholes[other] - value) <= EQUAL * apart:
+            yield Place(other, region_of([0] * value.ndim, value.shape))
 
 
 def _own_name(name: str, wholes: Mapping[str, Array]) -> str:

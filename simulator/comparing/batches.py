@@ -33,21 +33,35 @@ class BatchRecords:
     """Records the batches of ranks, or gives those that another run recorded."""
 
     def __init__(
-        self, host: Host, recording: Recording, ranks: Iterable[int], is_recording: Callable[[], bool]
+        self,
+        host: Host,
+        recording: Recording,
+        ranks: Iterable[int],
+        is_recording: Callable[[], bool],
+        steps_of: Callable[[int], int],
     ) -> None:
-        """`is_recording` tells whether the running rank's steps are still recorded."""
-        self._host, self._is_recording = host, is_recording
+        """`is_recording` tells whether the running rank's steps are still recorded, `steps_of` how many a rank made."""
+        self._host, self._is_recording, self._steps_of = host, is_recording, steps_of
         self._times: Counter[tuple[int, Site]] = Counter()
         self._keys: WeakKeyDictionary[Any, _Key] = WeakKeyDictionary()
         self._given: WeakKeyDictionary[Any, tuple[int, Sequence[Sequence[bytes]], tuple[int, int]]] = (
             WeakKeyDictionary()
         )
         self._replayed = _read_batches(Path(recording.batches_of)) if recording.batches_of else None
+        passes = _read_passes(Path(recording.batches_of)) if recording.batches_of else {}
+        self._padded = {
+            ("batch", *key[:3])
+            for key, orders in passes.items()
+            if not any(orders.values()) and sum(map(len, orders)) > key[3]
+        }
+        """The evaluations in which samples were read twice, so that all ranks get equally many."""
         folder = Path(recording.folder)
         self.writers = {rank: RecordWriter(folder / f"{rank}.batches") for rank in ranks}
         self._index_writers = {rank: RecordWriter(folder / f"{rank}.indices") for rank in self.writers}
         self._indices: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
         """By iterator, the numbers of the samples that its sampler has drawn."""
+        self._steps_before: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """By iterator, how many optimizer steps its rank had made when it began."""
 
     def close(self) -> None:
         """Close the files."""
@@ -75,9 +89,10 @@ class BatchRecords:
             original(iterator, loader, *arguments, **options)
             if self._host.is_rank_thread():
                 key = self._keys[iterator] = self._batch_key()
+                self._steps_before[iterator] = self._steps_of(self._host.running_thread.rank)
                 self._given.pop(iterator, None)
                 ranks = [] if self._replayed is None else _distinct(self._replayed.get(key, []))
-                if ranks and not _is_padded(loader, len(ranks)):
+                if ranks and key not in self._padded:
                     self._given[iterator] = 0, ranks, _share_of(loader)
 
         return begin
@@ -119,8 +134,10 @@ class BatchRecords:
                 batch = original(iterator)
             except StopIteration:
                 if iterator in self._indices and isinstance(iterator._dataset, Sized):
-                    passed = (*self._keys[iterator][1:], len(iterator._dataset)), tuple(self._indices.pop(iterator))
-                    self._index_writers[self._host.running_thread.rank].write(passed)
+                    rank, numbers = self._host.running_thread.rank, tuple(self._indices.pop(iterator))
+                    passed = *self._keys[iterator][1:], len(iterator._dataset)
+                    steps = self._steps_of(rank) - self._steps_before[iterator]
+                    self._index_writers[rank].write((passed, (numbers, steps)))
                 raise
             key, writer = self._keys[iterator], self.writers[self._host.running_thread.rank]
             if self._is_recording():
@@ -146,11 +163,7 @@ class BatchRecords:
 def describe_overlap(folder: Path) -> tuple[str, dict[str, str]] | None:
     """Return a line on ranks that divide a data set among them, but not so that each sample is read once, and by label
     the cause and what to do; else None."""
-    passes: dict[tuple[str, int, int, int], dict[tuple[int, ...], None]] = {}
-    for file in folder.glob("*.indices"):
-        for key, numbers in read_entries(file):
-            passes.setdefault(key, {})[numbers] = None
-    for (path, line, _, size), ranks in passes.items():
+    for (path, line, _, size), ranks in _read_passes(folder).items():
         place = f"in a pass over the data loader of {Path(path).name}:{line}"
         reads = Counter(number for own in ranks for number in set(own))
         several = sum(times > 1 for times in reads.values())
@@ -209,6 +222,18 @@ def _read_batches(folder: Path) -> Mapping[_Key, list[list[Any]]]:
     return {key: list(ranks.values()) for key, ranks in found.items()}
 
 
+def _read_passes(folder: Path) -> Mapping[tuple[str, int, int, int], Mapping[tuple[int, ...], int]]:
+    """Return the orders in which ranks read a data set, those that are equal once, with the optimizer steps in each.
+
+    The key is the line that iterates, how often it had begun to, and the size of the data set.
+    """
+    passes: dict[tuple[str, int, int, int], dict[tuple[int, ...], int]] = {}
+    for file in folder.glob("*.indices"):
+        for key, (numbers, steps) in read_entries(file):
+            passes.setdefault(key, {})[numbers] = steps
+    return passes
+
+
 def _distinct(ranks: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
     """Return the batches of the ranks without those of ranks that read the same as an earlier rank.
 
@@ -216,12 +241,6 @@ def _distinct(ranks: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
     """
     end = min((each.index(b"") for each in ranks if b"" in each), default=None)
     return list({(len(each), *each[:end]): each for each in ranks}.values())
-
-
-def _is_padded(loader: Any, ranks: int) -> bool:
-    """Return whether samples of an evaluation were read twice, so that all ranks get equally many."""
-    is_shared = hasattr(loader.sampler, "num_replicas") and not getattr(loader.sampler, "drop_last", False)
-    return not torch.is_grad_enabled() and is_shared and len(loader.dataset) % ranks > 0
 
 
 def _share_of(loader: Any) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 How much that is, a third run shows, the twin: the reference again, with parameters and inputs that are moved by one
 rounding at the start. What differs between the reference and its twin, per tensor and step, is the unit. Ranks add in
-another order than one rank, which is a few such units; so up to `_EQUAL` units tensors are equal, and from
+another order than one rank, which is a few such units; so up to `EQUAL` units tensors are equal, and from
 `_DIFFERENT` times as much on they differ. Between both nothing is said, unless the one is the other times a constant.
 """
 
@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddpsim.simulator.comparing.alignment import Alignment, Place, whole_tensor
+from ddpsim.simulator.comparing.alignment import EQUAL, Alignment, Place, whole_tensor
 from ddpsim.simulator.comparing.records import ALL_COPIES, COPY, Array, Entry, Inputs, Kind, RecordedStep
 from ddpsim.simulator.model_tensors import fitted_factor
 
-_EQUAL = 8.0
 _DIFFERENT = 50.0
 ROUNDINGS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The largest relative error of one rounding, by type."""
@@ -150,7 +149,7 @@ class StepComparer:
     def compare_step(self, sides: StepSides) -> StepComparison:
         """Compare the next step."""
         _drop_computed_inputs(sides)
-        self.alignment.add_starts(sides.ranks, sides.reference)
+        self.alignment.add_starts(*sides)
         entries = [each for steps in sides for step in steps for each in step.entries]
         self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
         holders = {
@@ -259,7 +258,7 @@ class StepComparer:
                 continue
             noise = np.abs(whole - moved) if moved is not None and moved.shape == whole.shape else np.zeros_like(whole)
             if kind in (Kind.GRADIENT, Kind.OWN_GRADIENT):
-                level = 4 * _EQUAL * _size(noise) / max(noise.size, 1) ** 0.5
+                level = 4 * EQUAL * _size(noise) / max(noise.size, 1) ** 0.5
                 is_weak = (np.abs(whole) <= level) & (np.abs(whole) + noise > 0)
                 self._weak[name] = self._weak.get(name, np.zeros(whole.shape, bool)) | is_weak
             places = list(self._places_of(name))
@@ -371,7 +370,7 @@ class StepComparer:
         usual = median([pair.noise / size for pair, size in found if size] or [0.0])
         rounding = self.rounding + (self._norm_rounding if kind in _CLIPPED else 0.0)
         for pair, size in found:
-            tolerance = _EQUAL * (max(pair.noise, usual * size) + rounding * size)
+            tolerance = EQUAL * (max(pair.noise, usual * size) + rounding * size)
             apart = _size(pair.value - pair.one)
             relative = apart / size if size else float(apart > 0)
             row = Row(kind, pair.name, pair.rank, Answer.SAME, relative, tolerance / size if size else 0.0)

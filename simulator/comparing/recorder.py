@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -49,7 +50,8 @@ from ddpsim.simulator.model_tensors import (
 )
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.replaced import Replacement
+from ddpsim.simulator.runtime.late_modules import ImportWatch, call_with_module
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes, Replacement
 from ddpsim.simulator.transport.modes import suspend_modes
 
 _MOST_ELEMENTS = 1 << 22
@@ -136,8 +138,16 @@ class TrainingRecorder:
         folder = Path(recording.folder)
         self._ranks = {rank: _RankTraining(RecordWriter(folder / f"{rank}.records")) for rank in ranks}
 
-        self._batches = BatchRecords(host, recording, self._ranks, lambda: self._recording_rank() is not None)
+        self._batches = BatchRecords(
+            host,
+            recording,
+            self._ranks,
+            is_recording=lambda: self._recording_rank() is not None,
+            steps_of=lambda rank: self._ranks[rank].steps,
+        )
         self._hooks: list[Any] = []
+        self._replaced = ReplacedAttributes()
+        self._watch: ImportWatch | None = None
 
     def start(self) -> list[Replacement]:
         """Install the hooks, and return the replacements of functions that are recorded, or switched off."""
@@ -146,6 +156,8 @@ class TrainingRecorder:
             register_module_forward_hook(self._module_forward_ended, with_kwargs=True),
             register_optimizer_step_pre_hook(self._optimizer_step_begins),
         ]
+        if self._recording.ranks:
+            self._watch = call_with_module("accelerate.scheduler", self._step_schedulers_as_on_ranks)
         return [
             *self._batches.replacements(),
             (Tensor, "backward", self._wrap_backward),
@@ -158,6 +170,9 @@ class TrainingRecorder:
 
     def close(self) -> None:
         """Remove the hooks, and close the files."""
+        if self._watch is not None:
+            self._watch.uninstall()
+        self._replaced.restore_attributes()
         for hook in self._hooks:
             hook.remove()
             _global_forward_hooks_with_kwargs.pop(
@@ -400,6 +415,20 @@ class TrainingRecorder:
                     self._note(mine, COPIES)
                     self._record_start(mine, Kind.COPY, name, each)
                 mine.writer.write(_tensor_entry(kind, names[id(each)], each.grad))
+
+    def _step_schedulers_as_on_ranks(self, module: Any) -> None:
+        """Let accelerate's schedulers step as often as on the ranks: once for each batch of a process. A batch of the
+        reference is the batches of all ranks."""
+        original = module.AcceleratorState
+
+        def state() -> Any:
+            mine, ranks = self._recording_rank(), self._recording.ranks
+            if mine is not None and original().num_processes != ranks:
+                text = f"accelerate steps a scheduler {ranks} times a step, once for each rank: so does the reference"
+                self._note(mine, text)
+            return SimpleNamespace(num_processes=ranks)
+
+        self._replaced.set_attribute(module, "AcceleratorState", state)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

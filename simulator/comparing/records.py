@@ -35,6 +35,8 @@ class Recording(NamedTuple):
     most_steps: int
     batches_of: str = ""
     """The folder of the run whose batches the data loaders give; "" for their own batches."""
+    ranks: int = 0
+    """The number of ranks of that run."""
     moved_by: float = 0.0
     """The relative size of one rounding: parameters and inputs are moved by it, up or down. 0.0 for a run as it is."""
     freezes_batch_norm: bool = True

@@ -6,8 +6,8 @@ import shutil
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -44,8 +44,8 @@ class Reference:
         self._failed = ""
         """What was found in the reference or its twin."""
         self._printed: list[str] = []
-        self._written: list[str] = []
-        """The files and folders that the ranks wrote before the reference was made."""
+        self._changed: list[str] = []
+        """The files and folders that were there, and that the ranks wrote before the reference was made."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy in another process reads the same reference; it records the ranks for itself."""
@@ -84,14 +84,14 @@ class Reference:
         calls = [event.call for event in first.trace if event.call is not None]
         sent = max((ROUNDINGS.get(str(call.signature.dtype), 0.0) for call in calls), default=0.0)
         if not self._size:
-            self._written = written
-            self._make(first.world_size, sent)
+            self._changed = [name for name in written if name in before]
+            self._make(first.world_size, sent, [name for name in written if name not in before])
         if self._failed:
             line = f"the reference on {self._what} did not pass: {self._failed}"
             return first, Comparison(Answer.UNKNOWN, line)
         sizes, has_hook = (first.world_size, self._size), any(call.origin.by_hook for call in calls)
         by_step = _calls_by_step(first.trace)
-        found = judge_records(self._folders, sizes, by_step, self._written, rounding=sent, has_hook=has_hook)
+        found = judge_records(self._folders, sizes, by_step, self._changed, rounding=sent, has_hook=has_hook)
         overlap = describe_overlap(self._folders[0])
         if found.is_same and overlap is not None:
             line, told = overlap
@@ -102,8 +102,11 @@ class Reference:
             notes += filter(None, [describe_other_line(printed.getvalue(), *self._printed)])
         return first, replace(found, notes=tuple(notes))
 
-    def _make(self, world_size: int, sent: float) -> None:
-        """Run the reference with the batches that the ranks recorded, and its twin moved by one rounding."""
+    def _make(self, world_size: int, sent: float, new: Sequence[str]) -> None:
+        """Run the reference with the batches that the ranks recorded, and its twin moved by one rounding.
+
+        `new` are the files and folders that the ranks made, and that neither of them finds.
+        """
         seen = {
             (each.dtype, each.name if each.kind is Kind.NOTE else "")
             for rank in range(world_size)
@@ -111,11 +114,12 @@ class Reference:
             for each in step.entries
         }
         freezes = any(note.startswith("BatchNorm") for _, note in seen)
-        own = Recording(str(self._folders[1]), self._steps, str(self._folders[0]), freezes_batch_norm=freezes)
+        folder, batches_of = map(str, self._folders[1::-1])
+        own = Recording(folder, self._steps, batches_of, world_size, freezes_batch_norm=freezes)
         moved_by = max([sent, *(ROUNDINGS.get(dtype, 0.0) for dtype, _ in seen)])
         for recording in (own, own._replace(folder=str(self._folders[2]), moved_by=moved_by)):
             printed = Kept(io.StringIO())
-            with redirect_stdout(printed), redirect_stderr(io.StringIO()):
+            with redirect_stdout(printed), redirect_stderr(io.StringIO()), _put_aside(new):
                 result = self._run(recording)
             self._printed.append(printed.getvalue())
             self._size = result.world_size
@@ -140,6 +144,29 @@ def _times_of_files() -> dict[str, int]:
             found[each.name] = each.stat(follow_symlinks=False).st_mtime_ns
     found.pop("__pycache__", None)
     return found
+
+
+@contextmanager
+def _put_aside(names: Sequence[str]) -> Iterator[None]:
+    """Move files and folders out of the current folder, and back at the end, in place of others with their names."""
+    if not names:
+        yield
+        return
+    here = Path.cwd()
+    aside = Path(mkdtemp(prefix=".ddpsim-compare-", dir=here))  # in one file system with them
+    try:
+        for name in names:
+            (here / name).rename(aside / name)
+        yield
+    finally:
+        for kept in aside.iterdir():
+            own = here / kept.name
+            if own.is_dir() and not own.is_symlink():
+                shutil.rmtree(own)
+            else:
+                own.unlink(missing_ok=True)
+            kept.rename(own)
+        aside.rmdir()
 
 
 def _calls_by_step(trace: Trace) -> dict[int, list[str]]:

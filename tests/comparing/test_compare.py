@@ -2,8 +2,10 @@
 
 import json
 import re
+import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -230,8 +232,23 @@ def test_two_models_in_one_step_and_no_step_at_all():
 
 
 @pytest.mark.tier("ci")
+def test_a_reference_does_not_find_what_the_ranks_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = compare("resumed")
+    assert found.is_same, found
+    assert found.line.startswith("2 steps, in each ")
+    assert [each.name for each in Path().iterdir()] == ["saved.pt"]
+    saved = torch.load("saved.pt")
+    Path("saved.pt").unlink()
+    ddpsim.simulate(trainings.resumed, 4)
+    again = torch.load("saved.pt")
+    assert all(torch.equal(saved[name], again[name]) for name in again)  # it is that of the ranks
+
+
+@pytest.mark.tier("ci")
 def test_a_reference_that_begins_where_the_ranks_ended(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("saved.pt").touch()
     found = compare("resumed")
     assert found.answer is Answer.UNKNOWN
     assert found.line == (
@@ -242,6 +259,32 @@ def test_a_reference_that_begins_where_the_ranks_ended(tmp_path, monkeypatch):
         "1 step is the same, but 4 ranks made 1 step, and 1 rank more: "
         "if the world size decides that, give the reference arguments by --against that make as many"
     )
+
+
+@pytest.mark.tier("ci")
+def test_a_model_that_goes_on_with_what_was_trained():
+    """It begins with values that rounding has moved."""
+    found = compare("continued")
+    assert found.is_same, found
+    assert found.line.startswith("4 steps, in each ")
+    found = compare("continued", "other start")
+    assert found.answer is Answer.DIFFERENT
+    assert found.line.startswith("step 2: Sequential:0.weight starts on rank 1 with other values than on rank 0")
+
+
+@pytest.mark.tier("ci")
+def test_schedulers_of_accelerate_step_as_often_as_on_the_ranks(monkeypatch):
+    module = ModuleType("accelerate.scheduler")
+    module.AcceleratorState = lambda: SimpleNamespace(num_processes=torch.distributed.get_world_size())
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    of_accelerate = module.AcceleratorState
+    found = compare("scheduled")
+    assert found.is_same, found
+    assert found.notes == ("accelerate steps a scheduler 4 times a step, once for each rank: so does the reference",)
+    assert module.AcceleratorState is of_accelerate
+    found = compare("scheduled", "by hand")
+    assert found.answer is Answer.UNKNOWN
+    assert "the learning rate of group 0 is x" in found.line
 
 
 PROGRAM = """

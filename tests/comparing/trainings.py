@@ -1,5 +1,6 @@
 """Trainings with one planted numeric bug each, which their argument names; with "" they are correct."""
 
+import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -412,10 +413,11 @@ def owned(rank, bug=""):
 
 
 def resumed(rank, bug=""):
-    """Makes the second step only if there is no file of it."""
+    """Makes the second step only if there is no model of an earlier run."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    count = 1 if Path("saved.pt").exists() else 2
+    saved = Path("saved.pt")
+    count = 1 if saved.exists() and saved.stat().st_size else 2
     dist.barrier()
     for features, labels in list(loader())[:count]:
         optimizer.zero_grad()
@@ -424,6 +426,43 @@ def resumed(rank, bug=""):
         optimizer.step()
         if rank == 0:
             torch.save(model.state_dict(), "saved.pt")
+
+
+def continued(rank, bug=""):
+    """A second model goes on with what the first one has learned."""
+    first = network()
+    train_by_hand(first, loader(), 2)
+    second = network()
+    second.load_state_dict(first.state_dict())
+    if bug == "other start" and rank == 1:
+        with torch.no_grad():
+            second[0].weight.add_(0.01)
+    train_by_hand(second, loader(), 2)
+
+
+def train_by_hand(model, batches, count):
+    """Make so many steps with gradients that are reduced by hand."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for features, labels in [*batches][:count]:
+        optimizer.zero_grad()
+        F.cross_entropy(model(features), labels).backward()
+        reduce_gradients(model)
+        optimizer.step()
+
+
+def scheduled(rank, bug=""):
+    """accelerate's scheduler, in short: it steps once for each batch of a process."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    state = sys.modules["accelerate.scheduler"].AcceleratorState
+    for features, labels in loader():
+        optimizer.zero_grad()
+        F.cross_entropy(model(features), labels).backward()
+        reduce_gradients(model)
+        optimizer.step()
+        for _ in range(dist.get_world_size() if bug == "by hand" else state().num_processes):
+            scheduler.step()
 
 
 def fixed_count(rank, bug=""):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim import Verdict, replay, simulate_program
+from ddpsim.scenarios.cli import main
 from tests.compatibility.cases import CASES, FOLDER, lacking
 from tests.compatibility.comparison import difference
 from tests.compatibility.framework_bugs import BUGS
@@ -228,6 +229,19 @@ def test_join_uneven_inputs_has_the_numbers_of_join_on_gloo(capfd, tmp_path):
         "rank 1 took 3 uneven steps",
     ]
     assert difference(*uneven) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("accelerate_loop", 12), ("transformers_trainer", 12), ("lightning_trainer", 12), ("fabric_loop", 8)],
+)
+def test_a_loop_is_the_same_training_on_one_rank(name, steps, capfd):
+    source = (FOLDER / "frameworks" / f"{name}.py").read_text()
+    need(source)
+    Path("train.py").write_text(source)
+    assert main(["compare", "--world-size", "2", "train.py"]) == 0
+    out = capfd.readouterr().out
+    assert re.search(rf"^THE SAME .*\n +same +{steps} steps, in each ", out, re.MULTILINE), out
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)

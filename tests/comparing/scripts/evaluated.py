@@ -34,11 +34,11 @@ class Net(nn.Module):
 def evaluate(model, loader, bug):
     model.eval()
     correct = total = 0
-    with torch.no_grad():
-        for x, y in loader:
+    for x, y in loader:
+        with torch.no_grad():  # as in many loops, the loader runs outside
             hit = model(x).argmax(-1) == y
-            correct += hit.sum().item()
-            total += len(y)
+        correct += hit.sum().item()
+        total += len(y)
     if bug == "means":
         t = torch.tensor(correct / total, dtype=torch.float64)
         dist.all_reduce(t)
