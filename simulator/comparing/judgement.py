@@ -245,7 +245,8 @@ def _judge_step(
         line = f"the reference saw other samples: {seen[1]} for {seen[0]}; if ranks draw their own, it cannot"
     elif compared.has_other_rate:
         of_rate = next(row for row in vague if row.kind is Kind.RATE)
-        rate = f"the learning rate of {of_rate.name} is x {1 + of_rate.difference:.4g}"
+        by = "another one" if of_rate.factor is None else f"x {of_rate.factor:.4g}"
+        rate = f"the learning rate of {of_rate.name} is {by}"
         rate += ", and all gradients are the same" if compared.is_all_same(Kind.GRADIENT) else ""
         line = f"{rate}: if the program reads it from the world size, give the reference its own by --against"
     elif compared.draws:

@@ -284,7 +284,7 @@ def test_schedulers_of_accelerate_step_as_often_as_on_the_ranks(monkeypatch):
     assert module.AcceleratorState is of_accelerate
     found = compare("scheduled", "by hand")
     assert found.answer is Answer.UNKNOWN
-    assert "the learning rate of group 0 is x" in found.line
+    assert "at step 1 the learning rate of group 0 is x 0.25, and all gradients are the same" in found.line
 
 
 PROGRAM = """
