@@ -132,7 +132,11 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
 @rows(
     ("circumstances", "words"),
     [
-        ({"step": 1, "apart": Cause.STARTED_APART}, "the parameters already differed before the first step"),
+        (
+            {"step": 1, "apart": Cause.STARTED_APART},
+            "the parameters already differed before the first step: the model was wrapped with init_sync=False, or "
+            "parameters were loaded, initialised or changed after wrapping, differently on some ranks",
+        ),
         ({"apart": Cause.STARTED_APART}, "after the step before, they were loaded"),
         ({"apart": Cause.GRADIENTS_CHANGED}, "the parameters were equal before this step, but the gradients"),
         ({"apart": Cause.OPTIMIZER_DIFFERS}, "parameters and gradients were equal before this step"),

@@ -67,9 +67,9 @@ class WrongNumberCauses:
     )
     STARTED_APART = make_advice(NoFacts)(
         "the parameters already differed before the first step: the model was wrapped with init_sync=False, or "
-        "parameters were loaded or initialised after wrapping, differently on some ranks",
+        "parameters were loaded, initialised or changed after wrapping, differently on some ranks",
         "remove init_sync=False, or use the same seed; load or initialise before wrapping, which sends the values of "
-        "rank 0, or do so identically on every rank",
+        "rank 0, or do so identically on every rank; take a change of one rank back from a copy, as subtracting rounds",
     )
     CHANGED_BETWEEN_STEPS = make_advice(NoFacts)(
         "the parameters already differed before this step: after the step before, they were loaded, averaged or "
