@@ -8,6 +8,7 @@ trained before, which rounding moves: there, values count as the same up to what
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -59,24 +60,24 @@ class Alignment:
         self.missing_copies: dict[tuple[int, str], str] = {}
 
     def add_starts(
-        self, ranks: Sequence[RecordedStep], reference: Sequence[RecordedStep], twin: Sequence[RecordedStep]
+        self,
+        ranks: Sequence[RecordedStep],
+        reference: Sequence[RecordedStep],
+        twin: Sequence[RecordedStep],
+        rounding: float,
     ) -> None:
         """Find the places of the parameters of models that ran for the first time in this step."""
         for kind, missing in ((Kind.START, self.missing), (Kind.COPY, self.missing_copies)):
             names = dict.fromkeys(each.name for step in reference for each in step.of_kind(kind))
             self.first = self.first or next(iter(names), "")
             wholes = {name: whole for name in names if (whole := whole_tensor(reference, kind, name)) is not None}
-            moved = {name: whole_tensor(twin, kind, name) for name in wholes}
-            noise = {
-                name: float(np.linalg.norm(whole - other))
-                for name, whole in wholes.items()
-                if (other := moved[name]) is not None and other.shape == whole.shape
-            }
+            moved = {name: other for name in wholes if (other := whole_tensor(twin, kind, name)) is not None}
+            tolerances = _tolerances(wholes, moved, rounding)
             for rank, step in enumerate(ranks):
-                missing |= self._add_rank(rank, step.of_kind(kind), wholes, noise)
+                missing |= self._add_rank(rank, step.of_kind(kind), wholes, tolerances)
 
     def _add_rank(
-        self, rank: int, starts: Sequence[Entry], wholes: Mapping[str, Array], noise: Mapping[str, float]
+        self, rank: int, starts: Sequence[Entry], wholes: Mapping[str, Array], tolerances: Mapping[str, float]
     ) -> Mapping[tuple[int, str], str]:
         """Find the places of the parameters of a rank, and return why some have none."""
         candidates: dict[str, list[Place]] = {}
@@ -85,7 +86,7 @@ class Alignment:
             value = np.asarray(each.value, dtype=np.float64)
             if each.part is None:
                 exact = list(_equal_places(each.name, value, wholes))
-                candidates[each.name] = exact or list(_near_places(each.name, value, wholes, noise))
+                candidates[each.name] = exact or list(_near_places(each.name, value, wholes, tolerances))
             elif (name := _own_name(each.name, wholes)) in wholes and wholes[name].shape == each.part.shape:
                 place = Place(name, region_of(each.part.offsets, value.shape))
                 candidates[each.name] = [place] * np.array_equal(place.cut(wholes[name]), value)
@@ -114,11 +115,27 @@ class Alignment:
         return missing
 
 
-def _near_places(name: str, value: Array, wholes: Mapping[str, Array], noise: Mapping[str, float]) -> Iterator[Place]:
-    """Yield the tensors of the reference that have this name in their model, up to what rounding moved in the twin."""
-    for other, apart in noise.items():
+def _tolerances(wholes: Mapping[str, Array], moved: Mapping[str, Array], rounding: float) -> Mapping[str, float]:
+    """Return how far from tensors of the reference equal ones may be; nothing if they begin equal in the twin, too."""
+    noise = {
+        name: float(np.linalg.norm(whole - moved[name]))
+        for name, whole in wholes.items()
+        if name in moved and moved[name].shape == whole.shape
+    }
+    sizes = {name: float(np.linalg.norm(wholes[name])) for name in noise}
+    usual = median([noise[name] / size for name, size in sizes.items() if size] or [0.0])
+    if not any(noise.values()):
+        return {}
+    return {name: EQUAL * (max(noise[name], usual * size) + rounding * size) for name, size in sizes.items()}
+
+
+def _near_places(
+    name: str, value: Array, wholes: Mapping[str, Array], tolerances: Mapping[str, float]
+) -> Iterator[Place]:
+    """Yield the tensors of the reference that have this name in their model, up to what rounding moves."""
+    for other, tolerance in tolerances.items():
         is_named = other.rpartition(":")[2] == name.rpartition(":")[2] and wholes[other].shape == value.shape
-        if is_named and np.linalg.norm(wholes[other] - value) <= EQUAL * apart:
+        if is_named and np.linalg.norm(wholes[other] - value) <= tolerance:
             yield Place(other, region_of([0] * value.ndim, value.shape))
 
 

@@ -7,6 +7,7 @@ them.
 
 import functools
 import io
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -38,10 +39,12 @@ class BatchRecords:
         recording: Recording,
         ranks: Iterable[int],
         is_recording: Callable[[], bool],
-        steps_of: Callable[[int], int],
+        forwards_of: Callable[[int], tuple[int, int]],
     ) -> None:
-        """`is_recording` tells whether the running rank's steps are still recorded, `steps_of` how many a rank made."""
-        self._host, self._is_recording, self._steps_of = host, is_recording, steps_of
+        """`is_recording` tells whether the running rank's steps are still recorded, `forwards_of` how many forwards of
+        modules a rank made, with gradients and without."""
+        self._host, self._is_recording, self._forwards_of = host, is_recording, forwards_of
+        self._folder = os.path.join(os.getcwd(), "")
         self._times: Counter[tuple[int, Site]] = Counter()
         self._keys: WeakKeyDictionary[Any, _Key] = WeakKeyDictionary()
         self._given: WeakKeyDictionary[Any, tuple[int, Sequence[Sequence[bytes]], tuple[int, int]]] = (
@@ -52,7 +55,7 @@ class BatchRecords:
         self._padded = {
             ("batch", *key[:3])
             for key, orders in passes.items()
-            if not any(orders.values()) and sum(map(len, orders)) > key[3]
+            if all(orders.values()) and sum(map(len, orders)) > key[3]
         }
         """The evaluations in which samples were read twice, so that all ranks get equally many."""
         folder = Path(recording.folder)
@@ -60,8 +63,8 @@ class BatchRecords:
         self._index_writers = {rank: RecordWriter(folder / f"{rank}.indices") for rank in self.writers}
         self._indices: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
         """By iterator, the numbers of the samples that its sampler has drawn."""
-        self._steps_before: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """By iterator, how many optimizer steps its rank had made when it began."""
+        self._forwards_before: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+        """By iterator, how many forwards its rank had made when it began."""
 
     def close(self) -> None:
         """Close the files."""
@@ -81,7 +84,7 @@ class BatchRecords:
     def _batch_key(self) -> _Key:
         rank, site = self._host.running_thread.rank, current_user_site()
         self._times[rank, site] += 1
-        return "batch", site.path, site.line, self._times[rank, site]
+        return "batch", site.path.removeprefix(self._folder), site.line, self._times[rank, site]
 
     def _wrap_begin(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -89,7 +92,7 @@ class BatchRecords:
             original(iterator, loader, *arguments, **options)
             if self._host.is_rank_thread():
                 key = self._keys[iterator] = self._batch_key()
-                self._steps_before[iterator] = self._steps_of(self._host.running_thread.rank)
+                self._forwards_before[iterator] = self._forwards_of(self._host.running_thread.rank)
                 self._given.pop(iterator, None)
                 ranks = [] if self._replayed is None else _distinct(self._replayed.get(key, []))
                 if ranks and key not in self._padded:
@@ -136,8 +139,9 @@ class BatchRecords:
                 if iterator in self._indices and isinstance(iterator._dataset, Sized):
                     rank, numbers = self._host.running_thread.rank, tuple(self._indices.pop(iterator))
                     passed = *self._keys[iterator][1:], len(iterator._dataset)
-                    steps = self._steps_of(rank) - self._steps_before[iterator]
-                    self._index_writers[rank].write((passed, (numbers, steps)))
+                    pairs = zip(self._forwards_of(rank), self._forwards_before[iterator], strict=True)
+                    of_training, without_gradients = (now > before for now, before in pairs)
+                    self._index_writers[rank].write((passed, (numbers, without_gradients and not of_training)))
                 raise
             key, writer = self._keys[iterator], self.writers[self._host.running_thread.rank]
             if self._is_recording():
@@ -222,15 +226,16 @@ def _read_batches(folder: Path) -> Mapping[_Key, list[list[Any]]]:
     return {key: list(ranks.values()) for key, ranks in found.items()}
 
 
-def _read_passes(folder: Path) -> Mapping[tuple[str, int, int, int], Mapping[tuple[int, ...], int]]:
-    """Return the orders in which ranks read a data set, those that are equal once, with the optimizer steps in each.
+def _read_passes(folder: Path) -> Mapping[tuple[str, int, int, int], Mapping[tuple[int, ...], bool]]:
+    """Return the orders in which ranks read a data set, those that are equal once, and whether each was an evaluation.
 
-    The key is the line that iterates, how often it had begun to, and the size of the data set.
+    The key is the line that iterates, how often it had begun to, and the size of the data set. A pass that was over
+    before a model ran, as of a loader that is read ahead, counts as training.
     """
-    passes: dict[tuple[str, int, int, int], dict[tuple[int, ...], int]] = {}
+    passes: dict[tuple[str, int, int, int], dict[tuple[int, ...], bool]] = {}
     for file in folder.glob("*.indices"):
-        for key, (numbers, steps) in read_entries(file):
-            passes.setdefault(key, {})[numbers] = steps
+        for key, (numbers, is_evaluation) in read_entries(file):
+            passes.setdefault(key, {})[numbers] = is_evaluation
     return passes
 
 

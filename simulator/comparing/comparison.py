@@ -149,7 +149,7 @@ class StepComparer:
     def compare_step(self, sides: StepSides) -> StepComparison:
         """Compare the next step."""
         _drop_computed_inputs(sides)
-        self.alignment.add_starts(*sides)
+        self.alignment.add_starts(*sides, self.rounding)
         entries = [each for steps in sides for step in steps for each in step.entries]
         self.rounding = max([self.rounding, *(ROUNDINGS.get(each.dtype, 0.0) for each in entries)])
         holders = {

@@ -84,7 +84,6 @@ def judge_records(
     folders: Sequence[Path],
     sizes: tuple[int, int],
     calls: Mapping[int, Sequence[str]],
-    written: Sequence[str] = (),
     *,
     rounding: float,
     has_hook: bool = False,
@@ -92,7 +91,6 @@ def judge_records(
     """Compare what the ranks, the reference and its twin recorded, step by step, until the first difference.
 
     `calls` are the calls that the program made in each step, and `rounding` that of the coarsest type they sent.
-    `written` are the files and folders that the ranks wrote, which the reference may read.
     `has_hook`: gradients went through a communication hook of DDP, which may change them.
     """
     runs = [
@@ -107,7 +105,7 @@ def judge_records(
     ends, left_out = "", 0
     for number, steps_of_runs in enumerate(zip_longest(*runs)):
         if any(steps is None or None in steps for steps in steps_of_runs):
-            ends = _unequal_ends(number, steps_of_runs[0], sizes, written)
+            ends = _unequal_ends(number, steps_of_runs[0], sizes)
             break
         sides = StepSides(*(cast(Sequence[RecordedStep], steps) for steps in steps_of_runs))
         if not all(step.is_whole for steps in sides for step in steps):
@@ -175,18 +173,15 @@ def _so_many(number: int) -> str:
     return f"{count_with_noun(number, 'step')} {'is' if number == 1 else 'are'} the same"
 
 
-def _unequal_ends(number: int, ranks: Any, sizes: tuple[int, int], written: Sequence[str]) -> str:
+def _unequal_ends(number: int, ranks: Any, sizes: tuple[int, int]) -> str:
     steps = count_with_noun(number, "step")
     if ranks is not None and None in ranks:
         return (
             f"{rank_list(rank for rank, step in enumerate(ranks) if step is None)} made {steps}, and other ranks more"
         )
     less, more = (count_with_noun(size, "rank") for size in (sizes if ranks is None else sizes[::-1]))
-    line = f"{less} made {steps}, and {more} more"
-    if ranks is not None and written:
-        names = join_names(list(written), 3)
-        return f"{line}: it may begin from {names}, which the ranks wrote; name another place by --against"
-    return f"{line}: if the world size decides that, give the reference arguments by --against that make as many"
+    line = f"{less} made {steps}, and {more} more: if the world size decides that, give the reference arguments"
+    return f"{line} by --against that make as many"
 
 
 def _missing_lines(missing: Mapping[tuple[int, str], str]) -> Iterator[str]:

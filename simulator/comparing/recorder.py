@@ -68,6 +68,8 @@ class _RankTraining:
         self.roots: dict[str, ref[Module]] = {}
         """The modules that are part of no other, by the prefix of their names."""
         self.steps = 0
+        self.forwards = self.evaluations = 0
+        """How many forwards of modules were made with gradients, and without in evaluation."""
         self.is_stepping = False
         self.random: Tensor | None = None
         """The state of the random generator when the latest forward began."""
@@ -143,7 +145,7 @@ class TrainingRecorder:
             recording,
             self._ranks,
             is_recording=lambda: self._recording_rank() is not None,
-            steps_of=lambda rank: self._ranks[rank].steps,
+            forwards_of=lambda rank: (self._ranks[rank].forwards, self._ranks[rank].evaluations),
         )
         self._hooks: list[Any] = []
         self._replaced = ReplacedAttributes()
@@ -188,9 +190,11 @@ class TrainingRecorder:
         """Record that any module begins its forward: torch's global hook. Returns moved inputs, or None."""
         mine = self._recording_rank()
         if mine is not None and not torch.is_grad_enabled() and not module.training:
+            mine.evaluations += 1
             self._record_evaluation(mine, module, arguments)
         if mine is None or not torch.is_grad_enabled() or torch._C._current_graph_task_id() >= 0:
             return None
+        mine.forwards += 1
         mine.random_before = None
         mine.evaluated.clear()
         known = mine.paths.get(id(module))

@@ -1,13 +1,12 @@
 """The three runs of a comparison: on several ranks, the reference, and the reference moved by one rounding."""
 
 import io
-import os
 import shutil
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,6 +19,7 @@ from ddpsim.simulator.comparing.explanation import ranks_of
 from ddpsim.simulator.comparing.judgement import Comparison, judge_records
 from ddpsim.simulator.comparing.printed import Kept, describe_other_line
 from ddpsim.simulator.comparing.records import Kind, Recording, read_steps
+from ddpsim.simulator.comparing.working_folder import Writes, times_of_files, working_folder_without, writes_since
 from ddpsim.simulator.diagnosis.explain import summarized_finding
 from ddpsim.simulator.events import RAW_MEMORY, EventKind
 from ddpsim.simulator.result import Result
@@ -44,8 +44,8 @@ class Reference:
         self._failed = ""
         """What was found in the reference or its twin."""
         self._printed: list[str] = []
-        self._changed: list[str] = []
-        """The files and folders that were there, and that the ranks wrote before the reference was made."""
+        self._writes = Writes()
+        """What the ranks wrote in the working folder before the reference was made."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy in another process reads the same reference; it records the ranks for itself."""
@@ -74,39 +74,37 @@ class Reference:
 
     def compare(self, run_ranks: RunRecorded) -> tuple[Result, Comparison]:
         """Run the training, and make the reference if there is none yet, whose output is hidden. Compare both."""
-        before, printed = _times_of_files(), Kept(sys.stdout)
+        before, printed = {} if self._size else times_of_files(), Kept(sys.stdout)
         with redirect_stdout(printed):
             first = run_ranks(Recording(str(self._folders[0]), self._steps))
-        written = [name for name, time in _times_of_files().items() if before.get(name) != time]
         if first.verdict is not Verdict.PASS:
             line = f"the run on {first.world_size} ranks did not pass: {first.findings[0].summary}"
             return first, Comparison(Answer.UNKNOWN, line)
         calls = [event.call for event in first.trace if event.call is not None]
         sent = max((ROUNDINGS.get(str(call.signature.dtype), 0.0) for call in calls), default=0.0)
         if not self._size:
-            self._changed = [name for name in written if name in before]
-            self._make(first.world_size, sent, [name for name in written if name not in before])
+            self._writes = writes_since(before)
+            self._make(first.world_size, sent)
         if self._failed:
             line = f"the reference on {self._what} did not pass: {self._failed}"
-            return first, Comparison(Answer.UNKNOWN, line)
+            return first, Comparison(Answer.UNKNOWN, line, notes=tuple(self._writes.notes()))
         sizes, has_hook = (first.world_size, self._size), any(call.origin.by_hook for call in calls)
         by_step = _calls_by_step(first.trace)
-        found = judge_records(self._folders, sizes, by_step, self._changed, rounding=sent, has_hook=has_hook)
+        found = judge_records(self._folders, sizes, by_step, rounding=sent, has_hook=has_hook)
         overlap = describe_overlap(self._folders[0])
         if found.is_same and overlap is not None:
             line, told = overlap
             lines = tuple(LabelledLine(label, text) for label, text in told.items())
             found = replace(found, answer=Answer.DIFFERENT, line=line, lines=lines)
         notes = [*found.notes, *(each for each in first.notes if each.startswith(RAW_MEMORY))]
-        if found.is_same:
+        if not found.is_same:
+            notes += self._writes.notes()
+        else:
             notes += filter(None, [describe_other_line(printed.getvalue(), *self._printed)])
         return first, replace(found, notes=tuple(notes))
 
-    def _make(self, world_size: int, sent: float, new: Sequence[str]) -> None:
-        """Run the reference with the batches that the ranks recorded, and its twin moved by one rounding.
-
-        `new` are the files and folders that the ranks made, and that neither of them finds.
-        """
+    def _make(self, world_size: int, sent: float) -> None:
+        """Run the reference with the batches that the ranks recorded, and its twin moved by one rounding."""
         seen = {
             (each.dtype, each.name if each.kind is Kind.NOTE else "")
             for rank in range(world_size)
@@ -119,7 +117,7 @@ class Reference:
         moved_by = max([sent, *(ROUNDINGS.get(dtype, 0.0) for dtype, _ in seen)])
         for recording in (own, own._replace(folder=str(self._folders[2]), moved_by=moved_by)):
             printed = Kept(io.StringIO())
-            with redirect_stdout(printed), redirect_stderr(io.StringIO()), _put_aside(new):
+            with redirect_stdout(printed), redirect_stderr(io.StringIO()), working_folder_without(self._writes):
                 result = self._run(recording)
             self._printed.append(printed.getvalue())
             self._size = result.world_size
@@ -134,39 +132,6 @@ _CODES = {
     **dict.fromkeys((Kind.BUFFER, Kind.METRIC), Code.DIVERGENCE_BUFFERS),
 }
 """By the kind of the first tensor that differs, the code of a finding, if it is not that of gradients."""
-
-
-def _times_of_files() -> dict[str, int]:
-    """Return when each file and folder in the current folder was last written."""
-    found = {}
-    for each in os.scandir():
-        with suppress(FileNotFoundError):  # it may be removed meanwhile
-            found[each.name] = each.stat(follow_symlinks=False).st_mtime_ns
-    found.pop("__pycache__", None)
-    return found
-
-
-@contextmanager
-def _put_aside(names: Sequence[str]) -> Iterator[None]:
-    """Move files and folders out of the current folder, and back at the end, in place of others with their names."""
-    if not names:
-        yield
-        return
-    here = Path.cwd()
-    aside = Path(mkdtemp(prefix=".ddpsim-compare-", dir=here))  # in one file system with them
-    try:
-        for name in names:
-            (here / name).rename(aside / name)
-        yield
-    finally:
-        for kept in aside.iterdir():
-            own = here / kept.name
-            if own.is_dir() and not own.is_symlink():
-                shutil.rmtree(own)
-            else:
-                own.unlink(missing_ok=True)
-            kept.rename(own)
-        aside.rmdir()
 
 
 def _calls_by_step(trace: Trace) -> dict[int, list[str]]:

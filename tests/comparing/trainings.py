@@ -1,5 +1,6 @@
 """Trainings with one planted numeric bug each, which their argument names; with "" they are correct."""
 
+import secrets
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -412,11 +413,13 @@ def owned(rank, bug=""):
                 dist.broadcast(parameter.data, number % size)
 
 
-def resumed(rank, bug=""):
-    """Makes the second step only if there is no model of an earlier run."""
+def resumed(rank, path=""):
+    """Makes the second step only if there is no model of an earlier run in this file."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    saved = Path("saved.pt")
+    saved = Path(path or "saved.pt")
+    if rank == 0:
+        saved.parent.mkdir(parents=True, exist_ok=True)
     count = 1 if saved.exists() and saved.stat().st_size else 2
     dist.barrier()
     for features, labels in list(loader())[:count]:
@@ -425,7 +428,20 @@ def resumed(rank, bug=""):
         reduce_gradients(model)
         optimizer.step()
         if rank == 0:
-            torch.save(model.state_dict(), "saved.pt")
+            torch.save(model.state_dict(), saved)
+
+
+def cached(rank, bug=""):
+    """Draws the samples once, without a seed, and keeps them in a file."""
+    path = Path("cache.pt")
+    if rank == 0 and not path.exists():
+        torch.save([torch.randn(8, 8, generator=torch.Generator().manual_seed(secrets.randbits(60))), 0], path)
+    dist.barrier()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.load(path)[0][rank :: dist.get_world_size()]).square().mean().backward()
+    reduce_gradients(model)
+    optimizer.step()
 
 
 def continued(rank, bug=""):
@@ -463,6 +479,23 @@ def scheduled(rank, bug=""):
         optimizer.step()
         for _ in range(dist.get_world_size() if bug == "by hand" else state().num_processes):
             scheduler.step()
+
+
+def padded(rank, bug=""):
+    """A step of a pass, in which a sample is read twice; the batches are read ahead or as they come."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for reads_ahead in (False, True):
+        batches = loader(count=31)
+        for features, labels in list(batches) if reads_ahead else batches:
+            (F.cross_entropy(model(features), labels) / len(batches)).backward()
+        reduce_gradients(model)
+        if bug:
+            reduce_gradients(model)
+            for parameter in model.parameters():
+                parameter.grad /= dist.get_world_size()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def fixed_count(rank, bug=""):
