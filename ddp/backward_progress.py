@@ -1,5 +1,6 @@
 """A reducer's progress, without tensors: its stage, its step number, and what it learned of a static graph."""
 
+import sys
 from collections.abc import Iterable
 from enum import Enum
 
@@ -113,13 +114,26 @@ class StepCounter:
         """The number of the latest counted forward."""
         self.aligned = 0
         """The step at which the last join ended, on all ranks."""
-        self._is_uncounted = False
+        self._is_uncounted = self._is_unfinished = False
         self._reduced = 0
+        self._handled = 0
 
     def begin_forward(self, *, is_training: bool) -> None:
-        """Count a forward whose gradients will be reduced; in evaluation mode, count it when its backward begins."""
+        """Count a forward whose gradients will be reduced; in evaluation mode, count it when its backward begins.
+
+        It takes the place of one that raised, and of one before the exception that is being handled.
+        """
+        before, error = self._handled, sys.exc_info()[1]
+        self._handled = 0 if error is None else id(error)
+        if self.latest > self._reduced and (self._is_unfinished or self._handled not in (0, before)):
+            self.latest -= 1
         self.latest += is_training
         self._is_uncounted = not is_training
+        self._is_unfinished = is_training
+
+    def end_forward(self) -> None:
+        """Record that the forward has not raised."""
+        self._is_unfinished = False
 
     def begin_backward(self) -> None:
         """Record that the backward has computed its first gradient that will be reduced."""

@@ -205,6 +205,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self.device_ids:
             inputs, kwargs = _pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.device), (inputs, kwargs))
         output = self.module(*inputs, **kwargs)
+        self.reducer.steps.end_forward()
         self._end_forward(context, output)
         return output
 

@@ -15,8 +15,8 @@ Note [Steps]. A wrapper's step is the number of its synchronising forward, from 
 only once a backward follows it, because one rank may evaluate without no_grad through a wrapper without buffers. Two
 forwards before one backward are two steps, unless a collective on the wrapper's group that is not its own lies between
 them: there the ranks have met, as to skip a batch together, and the forward before it stays without a backward.
-A forward that raised, and one from another line in its place (a handler's dummy batch), are one step; the next forward
-from the same line is the next batch's.
+A forward that raised is no step, nor is one before a forward that runs in the handler of an exception raised since: the
+rank may try again, with less, or take its next batch. A batch more or less shows at the end.
 Reductions are not counted: if one rank leaves out a backward, its next reductions pair with the ones that it left out.
 During a join the steps of ranks that ran out of input do not change; at its end all ranks have the same step again.
 """
@@ -26,7 +26,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
-from types import CodeType
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -93,8 +92,10 @@ class DdpWrapper:
         """The number of steps of which no bucket has been reduced since the ranks met last."""
         self._collectives = 0
         """The number of calls on the group, at the wrapper's latest forward or call."""
-        self._unfinished_from: Sequence[tuple[CodeType, int]] = ()
-        """The place from which the latest counted forward came, as long as it has not returned."""
+        self._is_unfinished = False
+        """True as long as the latest counted forward has not returned."""
+        self._handled = 0
+        """The id of the exception that was being handled at the latest forward; 0 if there was none."""
 
     @property
     def is_forward_running(self) -> bool:
@@ -138,11 +139,12 @@ class DdpWrapper:
         self._next_bucket = 0
         self._with_gradient = set()
         self._uncounted_forward = not is_training
-        place = tuple([(each.f_code, each.f_lasti) for each in frames_outwards(sys._getframe(1))])
-        if is_training and self._unfinished_from not in ((), place) and self._unreduced_steps:
+        before, error = self._handled, sys.exc_info()[1]
+        self._handled = 0 if error is None else id(error)
+        if self._unreduced_steps and (self._is_unfinished or self._handled not in (0, before)):
             self.step -= 1
             self._unreduced_steps -= 1
-        self._unfinished_from = place if is_training else ()
+        self._is_unfinished = is_training
         before = self._collectives
         self.note_own_call()
         if self._collectives > before:
@@ -155,7 +157,7 @@ class DdpWrapper:
 
     def note_forward_returned(self) -> None:
         """Record that the latest synchronising forward has not raised."""
-        self._unfinished_from = ()
+        self._is_unfinished = False
 
     def update_progress(self, call_step: int = 0) -> None:
         """Ask a DDP engine other than torch's for its wrapper's progress; `call_step` is the current call's step."""

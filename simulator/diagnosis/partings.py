@@ -107,7 +107,11 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
     who = [rank for rank, each in found.items() if each.other is first.other and each.at[1] == first.at[1]]
     rest = [rank for rank in paths if rank not in who and (rank not in found or found[rank].at[1] > first.at[1])]
     swapped = Parting(first.other, first.mine, first.at[::-1], first.until[::-1])
-    caught = _advise_exception(finding, first, who) or _advise_exception(finding, swapped, rest)
+    caught = (
+        _advise_left_out_backward(finding, paths)
+        or _advise_exception(finding, first, who)
+        or _advise_exception(finding, swapped, rest)
+    )
     return caught or _advise_branch(finding, first, {rank: found[rank] for rank in who}, paths, rest)
 
 
@@ -136,20 +140,26 @@ def find_parting(mine: _Path, other: _Path, unlike: Sequence[Call] = ()) -> Part
     `unlike`: calls that were matched and do not agree. Of these, everything counts, and not the operation alone.
     """
     one, two = ([_key(step, unlike) for step in path] for path in (mine, other))
-    i = j = 0
-    while i < len(one) and j < len(two):
-        if one[i] == two[j]:
-            i, j = i + 1, j + 1
-            continue
-        p, q = _meeting(one, i, two, j)
+    for i, j, p, q in _detours(one, two):
         calls, others = ([key for key in keys if len(key) == 2] for keys in (one[i:p], two[j:q]))
         if calls != others:
             may_follow = (p == len(one) and _may_follow(one, calls, others)) or (
                 q == len(two) and _may_follow(two, others, calls)
             )
             return None if may_follow else Parting(mine, other, (i, j), (p, q))
-        i, j = p, q
     return None
+
+
+def _detours(one: Sequence[_Key], two: Sequence[_Key]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield where two paths part, for both the index of the first step after it, and where they meet again."""
+    i = j = 0
+    while i < len(one) and j < len(two):
+        if one[i] == two[j]:
+            i, j = i + 1, j + 1
+        else:
+            p, q = _meeting(one, i, two, j)
+            yield i, j, p, q
+            i, j = p, q
 
 
 def _may_follow(path: Sequence[_Key], calls: Sequence[_Key], others: Sequence[_Key]) -> bool:
@@ -232,25 +242,61 @@ def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, d
 
 def _advise_exception(finding: Finding, parting: Parting, who: Sequence[int]) -> Finding | None:
     """Return the finding if an exception that was caught made the paths part; None if there was none."""
+    (i, j), q = parting.at, parting.until[1]
+    missing = next((call for call in parting.other[j:q] if isinstance(call, Call)), None)
+    if missing is None or (caught := _find_caught(parting)) is None:
+        return None
+    own, others = (list(map(_key, path)).count(_key(missing)) for path in (parting.mine[i:], parting.other[j:]))
+    calls = f"without the {missing.title}" if own < others else "with other calls than those"
+    step, text, went_on = caught
+    if went_on:
+        advice = Cause.CAUGHT.lines(rank_list(who), calls, text + went_on)
+    elif step.thread:
+        advice = Cause.LOST_IN_THREAD.lines(rank_list(who), missing.title, f'{text} in thread "{step.thread}"')
+    else:
+        return None
+    return _with_advice(finding, advice, [step.site], tuple(who))
+
+
+def _advise_left_out_backward(finding: Finding, paths: Mapping[int, Mapping[str, _Path]]) -> Finding | None:
+    """Return the finding if one rank left out one backward, and its path differs, since it reduced last, only by a
+    round of a loop that an exception ended; None if not."""
+    if not finding_has_cause(finding, [Cause.SKIPPED_BACKWARD]):
+        return None
+    behind, *others, ahead = sorted(finding.calls, key=lambda call: call.origin.step or 0)
+    steps = [call.origin.step or 0 for call in (behind, *others, ahead)]
+    if steps[-2:] != [steps[0], steps[0] + 1]:
+        return None
+    mine, other = (paths.get(call.rank, {}).get(call.thread, ()) for call in (ahead, behind))
+    last = max((index for index, step in enumerate(mine) if isinstance(step, Call) and step != ahead), default=-1)
+    one, two = ([_key(step, finding.calls) for step in path] for path in (mine, other))
+    since = [each for each in _detours(one, two) if each[0] > last]
+    rounds = [(i, j, p, q) for i, j, p, q in since[:-1] if one[i - 1] in (*one[i:p], *two[j:q])]
+    if len(rounds) != 1 or (mine[since[-1][0]], other[since[-1][1]]) != (ahead, behind):
+        return None
+    i, j, p, q = rounds[0]
+    until = next((index for index in range(i, p) if len(one[index]) == 4 and one[index][3]), i)
+    if not {*one[last + 1 : i]}.isdisjoint(one[i:until]):
+        return None  # the next round had begun when it was raised
+    if (caught := _find_caught(Parting(mine, other, (i, j), (p, q)))) is None:
+        return None
+    step, text, went_on = caught
+    advice = Cause.LEFT_BY_EXCEPTION.lines(rank_list([ahead.rank]), f"step {steps[0]}", text + went_on)
+    return _with_advice(finding, advice, [step.site], (ahead.rank,))
+
+
+def _find_caught(parting: Parting) -> tuple[PathStep, str, str] | None:
+    """Return the exception that made the paths part, with text on it and on where the thread went on, if it did; None
+    if there was none."""
     (i, j), (p, q) = parting.at, parting.until
     step = next((step for step in parting.mine[i:p] if isinstance(step, PathStep) and step.raised), None)
     if step is None or any(_key(step) == _key(each) for each in parting.other[j:q]):
         return None
-    later = [
-        each for each in parting.mine[parting.mine.index(step, i) :] if isinstance(each, PathStep) and not each.raised
-    ]
-    missing = next((call for call in parting.other[j:q] if isinstance(call, Call)), None)
+    following = (s for s in parting.mine[parting.mine.index(step, i) :] if isinstance(s, PathStep) and not s.raised)
+    later = next(following, None)
+    went_on = "" if later is None else "it returned" if later == END else f"it went on at {later.site}"
     text = f"raised {shorten_text(step.raised)} at {step.site}"
-    if missing is None or not (later or step.thread):
-        return None
-    if not later:
-        advice = Cause.LOST_IN_THREAD.lines(rank_list(who), missing.title, f'{text} in thread "{step.thread}"')
-    else:
-        went_on = "it returned" if later[0] == END else f"it went on at {later[0].site}"
-        own, others = (list(map(_key, path)).count(_key(missing)) for path in (parting.mine[i:], parting.other[j:]))
-        calls = f"without the {missing.title}" if own < others else "with other calls than those"
-        advice = Cause.CAUGHT.lines(rank_list(who), calls, f"{text}, which did not end the program: {went_on}")
-    return _with_advice(finding, advice, [step.site], tuple(who))
+    return step, text, went_on and f", which did not end the program: {went_on}"
 
 
 def _advise_branch(

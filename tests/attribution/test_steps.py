@@ -186,32 +186,75 @@ class FailsOnMuch(torch.nn.Module):
         return self.inner(batch)
 
 
-@pytest.mark.parametrize("in_handler", [True, False])
-def test_a_forward_that_raised_and_the_one_in_its_place_are_one_step(in_handler):
+def loss_of(model, batch, most):
+    out = model(batch)
+    if len(out) > most:
+        raise MemoryError
+    return out.sum()
+
+
+@both_engines
+@pytest.mark.parametrize("how", ["in handler", "after handler", "same line", "loss in handler"])
+def test_a_forward_that_raised_and_the_one_in_its_place_are_one_step(how, engine):
     """On gloo all go on with equal replicas."""
 
-    def program(rank, has_other=True):
-        model = TorchEngine(FailsOnMuch())
+    def program(rank):
+        most = 4 if how == "loss in handler" else 16
+        model = engine(network() if how == "loss in handler" else FailsOnMuch())
         optimizer = sgd(model)
         for step in range(4):
             optimizer.zero_grad()
             few, loss = inputs(rank)[:2], None
-            try:
-                loss = model(few.repeat(4, 1) if rank == 1 and step in (1, 2) else few).sum()
-            except MemoryError:
-                if in_handler and has_other:
-                    loss = model(few).sum() * 0
+            batches = [few.repeat(4, 1), few] if rank == 1 and step in (1, 2) else [few]
+            while loss is None:
+                try:
+                    loss = loss_of(model, batches.pop(0), most)
+                except MemoryError:
+                    if how.endswith("in handler"):
+                        loss = loss_of(model, few, most)
+                    elif how == "after handler":
+                        break
             if loss is None:
-                if not has_other:
-                    continue  # the next forward is the next batch's, at the same line
-                loss = model(few).sum() * 0
+                loss = loss_of(model, few, most)
             loss.backward()
             optimizer.step()
 
     assert run(program) == [[1, 2, 3, 4]] * 2
-    skipped = simulate(partial(program, has_other=False), 2)
-    assert [finding.code.value for finding in skipped.findings] == ["mismatch.origin"]
-    assert "ran more synchronising forwards than the others" in str(skipped.findings[0])
+
+
+@both_engines
+@pytest.mark.parametrize("batches", [4, 5])
+def test_a_batch_whose_forward_raised_is_missed_at_the_end(batches, engine):
+    def program(rank):
+        model = engine(FailsOnMuch())
+        optimizer = sgd(model)
+        for step in range(batches if rank == 1 else 4):
+            optimizer.zero_grad()
+            with contextlib.suppress(MemoryError):
+                model(inputs(rank).repeat(8 if (rank, step) == (1, 1) else 1, 1)[:9]).sum().backward()
+                optimizer.step()
+
+    if batches == 5:
+        assert run(program) == [[1, 2, 3, 4]] * 2
+    else:
+        (finding,) = simulate(program, 2).findings
+        assert (finding.code.value, finding.ranks) == ("deadlock.missing_rank", (1,))
+
+
+@both_engines
+def test_in_a_handler_around_the_training_a_forward_without_backward_is_a_step(engine):
+    def program(rank):
+        try:
+            raise MemoryError
+        except MemoryError:
+            model = engine(network())
+            for step in range(4):
+                loss = model(inputs(rank)).sum()
+                if (rank, step) != (1, 1):
+                    loss.backward()
+
+    (finding,) = simulate(program, 2).findings
+    assert "rank 1 ran more synchronising forwards than the others" in str(finding)
 
 
 def test_two_forwards_before_one_backward_inside_a_join():

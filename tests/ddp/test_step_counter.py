@@ -5,7 +5,9 @@ from ddpsim.ddp.backward_progress import StepCounter
 
 def forwards(steps, *modes):
     for mode in modes:
-        steps.begin_forward(is_training=mode == "train")
+        steps.begin_forward(is_training=mode != "evaluation")
+        if mode != "raises":
+            steps.end_forward()
 
 
 def test_each_forward_in_training_mode_counts_from_1():
@@ -15,6 +17,23 @@ def test_each_forward_in_training_mode_counts_from_1():
     assert steps.latest == 2
     steps.begin_backward()
     assert steps.latest == 2
+
+
+def test_a_forward_takes_the_place_of_one_that_raised_and_of_one_before_a_handler():
+    steps = StepCounter()
+    forwards(steps, "raises", "raises", "train")
+    assert steps.latest == 1
+    try:
+        raise MemoryError
+    except MemoryError:
+        forwards(steps, "train")
+        assert steps.latest == 1
+        forwards(steps, "train")
+        assert steps.latest == 2
+    steps.begin_backward()
+    steps.end_backward()
+    forwards(steps, "raises", "evaluation", "train")
+    assert steps.latest == 3
 
 
 def test_of_forwards_in_evaluation_mode_the_last_before_a_backward_counts():

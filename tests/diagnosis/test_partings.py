@@ -139,6 +139,33 @@ def skips_a_backward(rank, shares=False):
         loss.backward()
 
 
+def raises_on_much(batch):
+    if len(batch) > 2:
+        raise MemoryError(f"no room for {len(batch)}")
+    return batch
+
+
+def skips_a_batch(rank, shares=False, where="loss"):
+    """The exception comes from a loss or from the forward before it, or it is another one, and not the reason."""
+    inner = torch.nn.Linear(2, 1)
+    model = DistributedDataParallel(inner)
+    if where == "forward":
+        inner.register_forward_pre_hook(lambda module, inputs: (raises_on_much(*inputs),))
+    for step in range(5):
+        is_much = (rank, step) == (1, 2) and not shares
+        try:
+            with contextlib.suppress(KeyError):
+                assert rank == 0 or {}["cached"]
+            outputs = model(torch.ones(3 if is_much else 2, 2))
+            if where == "branch" and is_much:
+                continue
+            loss = raises_on_much(outputs).sum()
+            loss.backward()
+        except MemoryError:
+            continue
+        inner.zero_grad()
+
+
 def tries_again(rank, shares=False):
     size = 2
     for step in range(3):
@@ -352,6 +379,12 @@ PROGRAMS = {
         "is_odd is False on ranks 0, 2 against True on",
     ),
     partial(accumulated, what="saves"): ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
+    skips_a_batch: (
+        "rank 1 raised MemoryError: no room for 3 at test_partings.py:",
+        "without the backward of step 3: gradients of different steps are averaged from then on, unless",
+    ),
+    partial(skips_a_batch, where="forward"): ("rank 1 raised MemoryError: no room for 3", "without the all_reduce #7"),
+    partial(skips_a_batch, where="branch"): ("rank 1 ran more synchronising forwards than the others",),
     skips_a_backward: ("rank 1 took a branch that no other rank took", "rank 1 went on at"),
     skips_where_not_finite: ("the paths of the ranks part", "finite is 1.0 on ranks 0, 2 against 0.0 on rank 1"),
     branch_in_a_callback: ("rank 0 took a branch that no other rank took", "ranks 1, 2 went on to all_reduce #1"),

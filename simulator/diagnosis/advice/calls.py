@@ -120,6 +120,11 @@ class CallCauses:
         "{who} {fact}, {operation} that the others made",
         "let the exception end the program, or let all ranks skip or repeat together: all_reduce(MAX) a flag of it",
     )
+    LEFT_BY_EXCEPTION = make_advice(facts.RanksCallAndFact)(
+        "{who} {fact}, without the backward of {operation}: gradients of different steps are averaged from then on, "
+        "unless the rank tried the same batch again, which does no harm",
+        "let the exception end the program, or let all ranks skip or repeat together: all_reduce(MAX) a flag of it",
+    )
     LOST_IN_THREAD = make_advice(facts.RanksCallAndFact)(
         "{who} {fact}, which ended the thread's function and nothing else, without the {operation} that the others "
         "made",
