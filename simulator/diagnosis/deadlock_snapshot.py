@@ -35,6 +35,7 @@ class ThreadSnapshot:
     number: int
     name: str
     wait: Wait | None = None
+    is_daemon: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ forever, and so do all alternatives of an OR node.
 
 Note [Store keys]. It is not known which rank should set a key. Ranks that wait for different keys may each have to set
 another's key, so they are read as a cycle. Ranks that wait for the same key, or a single rank, wait for no known rank.
+A thread that a rank started, and for which no main thread waits, is no reason: a daemon never is, as it may wait to be
+told to stop; another thread is one only where a main thread lacks a key, which it may have to set.
 
 Note [Stream nodes]. On a backend that runs a rank's calls one after another, a queued call has not reached its slot.
 Ranks that wait for it wait for the rank's stream, which is a node. The stream waits for the slots of its running calls.
@@ -57,6 +59,8 @@ class WaitGraph:
         self.graph: Graph = Digraph()
         self.alternatives: set[Any] = set()
         """The OR nodes."""
+        self.idle: set[ThreadNode] = set()
+        """Started threads whose waits for store keys are no reason for anything."""
         self.waits: dict[ThreadNode, Wait | None] = {}
         """For each thread, its wait; without started threads that only wait for a timer."""
         for rank in snapshot.ranks:
@@ -111,7 +115,12 @@ class WaitGraph:
 
     def _add_store_waits(self) -> None:
         """Add the waits for store keys; see Note [Store keys]. A ring of the different waits keeps the graph small."""
-        waits = ((wait.keys, node) for node, wait in self.waits.items() if isinstance(wait, StoreWait))
+        of_keys = {node: wait.keys for node, wait in self.waits.items() if isinstance(wait, StoreWait)}
+        parties = self.graph.descendants_of(node for node in self.waits if not _is_within_rank(node))
+        is_key_missing = not of_keys.keys().isdisjoint(parties)
+        threads = [node for node in of_keys if node not in parties]
+        self.idle = {node for node in threads if self.snapshot.threads[node.number].is_daemon or not is_key_missing}
+        waits = ((keys, node) for node, keys in of_keys.items() if node not in self.idle)
         alike = list(values_by_key(waits).values())
         for index, nodes in enumerate(alike):
             self.graph.add_node(("store", index))
@@ -181,7 +190,7 @@ class WaitGraph:
         graph = self.graph
         # Ends with the same nodes before them have the same ancestors, so those are looked for once.
         ends: dict[tuple[RankState, frozenset[Any]], list[Any]] = {}
-        for node in (node for node, after in graph.after.items() if not after):
+        for node in (node for node, after in graph.after.items() if not after and node not in self.idle):
             is_over = isinstance(node, ThreadNode) and self.waits[node] is None
             state = self.snapshot.ranks[node.rank].state if is_over else RankState.WAITING
             if graph.before[node] or state is RankState.WAITING:

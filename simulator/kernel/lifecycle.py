@@ -25,7 +25,7 @@ class TaskLifecycle:
     def on_start_thread(self, me: Task, request: ask.StartThread) -> int:
         """Answer a rank's `StartThread` request: record the new thread, and return its number."""
         run, rank = self._run, me.rank
-        task = Task(run.started, rank, request.name)
+        task = Task(run.started, rank, request.name, request.is_daemon)
         rank.tasks.append(task)
         rank.has_started_threads = True
         run.observer.accessed(me.number, Access(threads_object(rank.rank), AccessMode.CONTRIBUTE))

@@ -217,6 +217,7 @@ class StartThread(NamedTuple):
     """The caller has started a thread, which waits for its turn. The answer is the thread's number."""
 
     name: str
+    is_daemon: bool = False
 
 
 class SawThreadEnd(NamedTuple):

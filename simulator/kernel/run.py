@@ -198,5 +198,7 @@ def _snapshot_of(rank: RankRecord) -> RankSnapshot:
         "" if error is None else error.text,
         None if error is None else error.site,
         dict(rank.destroyed),
-        tuple(ThreadSnapshot(each.number, each.name, each.wait) for each in rank.tasks if not each.is_main),
+        tuple(
+            ThreadSnapshot(each.number, each.name, each.wait, each.is_daemon) for each in rank.tasks if not each.is_main
+        ),
     )

@@ -56,13 +56,15 @@ class RankRecord:
 class Task:
     """The program of a rank, or a thread that it started."""
 
-    def __init__(self, number: int, rank: RankRecord, name: str = "") -> None:
+    def __init__(self, number: int, rank: RankRecord, name: str = "", is_daemon: bool = False) -> None:
         self.number = number
         """The rank, for a rank's program. Threads have the numbers from the world size on, in order of start."""
         self.rank = rank
         self.rank_number = rank.rank
         self.name = name
         """The name of the Python thread; "" for a rank's program."""
+        self.is_daemon = is_daemon
+        """True for a thread for whose end its rank does not wait."""
         self.state = TaskState.READY
         self.wait: Wait | None = None
         self.waits_since = 0.0

@@ -325,7 +325,7 @@ class ThreadHost:
         """
         number = self.kernel.run.started
         self.baton.started[number] = child
-        self.send_request(ask.StartThread(child.name))
+        self.send_request(ask.StartThread(child.name, child.is_daemon))
         self.connect_task(child)
 
     def connect_task(self, child: RankThread) -> None:

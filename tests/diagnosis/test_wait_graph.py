@@ -121,6 +121,36 @@ def test_why_ranks_wait(ranks, slots, expected):
     assert [reading.cycle for reading in found] == [ranks if code == CYCLE else () for code, ranks, _ in expected]
 
 
+@rows(
+    ("mains", "is_daemon", "expected"),
+    [
+        ([C0, RETURNED], True, [(MISSING, (1,), (0,))]),
+        ([C0, RETURNED], False, [(MISSING, (1,), (0,))]),
+        ([KEY, KEY], True, [(MISSING, (0, 1), (0, 1))]),
+        ([KEY, OTHER_KEY], True, [(CYCLE, (0, 1), (0, 1))]),
+        ([KEY, C1], True, [(MISSING, (0,), (0, 1))]),
+        # Thread 3 may have to set the key for which rank 0 waits.
+        ([KEY, C1], False, [(CYCLE, (0, 1), (0, 1))]),
+        # The main threads wait for theirs: for an event, or at their end.
+        ([LockWait(("event", 0, 0)), RETURNED], True, [(MISSING, (0,), (0,))]),
+        ([ThreadWait(2, "poller", is_at_end=True), RETURNED], False, [(MISSING, (0,), (0,))]),
+    ],
+)
+def test_a_thread_that_waits_for_a_key_is_a_reason_only_where_a_main_thread_may_need_it(mains, is_daemon, expected):
+    """Each rank that has not returned has a thread, 2 or 3, that waits for a key of its own."""
+    ranks = [RankSnapshot(1, RETURNED)] if mains[1] is RETURNED else []
+    waiting = [each for each in mains if each is not RETURNED]
+    for rank, each in reversed([*enumerate(waiting)]):
+        wait = CallWait((each,)) if isinstance(each, Call) else each
+        poller = ThreadSnapshot(2 + rank, "poller", StoreWait((f"stop{rank}",)), is_daemon)
+        ranks.insert(0, RankSnapshot(rank, W, wait, threads=(poller,)))
+    calls = [each for each in mains if isinstance(each, Call)]
+    slots = [OpenCalls((call,), (1 - call.rank,)) for call in calls]
+    graph = WaitGraph(Snapshot(tuple(ranks), tuple(slots)))
+    assert [(each.code, each.culprits, each.victims) for each in graph.find_wait_reasons()] == expected
+    assert len(graph.list_waiting()) == 2 * len(waiting)
+
+
 def test_half_the_world_waiting_for_the_other_half_has_a_small_graph():
     size = 1024
     a = [collective(rank, "a") for rank in range(size // 2)]

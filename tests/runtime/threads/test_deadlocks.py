@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -232,6 +233,31 @@ def test_a_thread_that_beats_and_then_helps_is_waited_for_as_long_as_the_group_w
         dist.barrier()
 
     assert simulate(program, 2).verdict is Verdict.PASS
+
+
+def leaves_with_poller(rank):
+    store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
+    start(store.get, f"stop{rank}", name="poller", daemon=True)
+    for _ in range(3 - (rank == 1)):
+        dist.all_reduce(torch.ones(1))
+
+
+def each_waits_for_a_key_first(rank, key="ready{}"):
+    store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
+    start(store.get, f"stop{rank}", name="poller", daemon=True)
+    store.get(key.format(1 - rank))
+    store.set(key.format(rank), "1")
+
+
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+def test_a_daemon_that_waits_for_a_key_has_no_finding_of_its_own(isolation):
+    def kinds(program):
+        result = simulate(program, 2, isolation=isolation)
+        return [(finding.code.value, finding.ranks) for finding in result.findings]
+
+    assert kinds(leaves_with_poller) == [("deadlock.missing_rank", (1,))]
+    assert kinds(each_waits_for_a_key_first) == [("deadlock.cycle", (0, 1))]
+    assert kinds(partial(each_waits_for_a_key_first, key="go")) == [("deadlock.missing_rank", (0, 1))]
 
 
 # More beats than may be alone with the clock, were nobody else to wait for it.
