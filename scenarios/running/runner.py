@@ -90,7 +90,7 @@ def _with_note_on_numbers(result: Result, scenario: Scenario) -> Result:
         return result
     if scenario.check == REFERENCE:
         return result
-    what = "whether the ranks train as one rank would (scale of losses and gradients, clipping, samples)"
+    what = "whether the ranks train as one rank would (scale of losses and gradients, clipping, samples, metrics)"
     return dataclasses.replace(result, notes=(*result.notes, f"{NOT_CHECKED}{what}: ddpsim compare looks at that"))
 
 

@@ -99,7 +99,7 @@ class Reference:
         notes = [*found.notes, *(each for each in first.notes if each.startswith(RAW_MEMORY))]
         if not found.is_same:
             notes += self._writes.notes()
-        else:
+        if found.is_same or (found.rows and all(row.answer is not Answer.DIFFERENT for row in found.rows)):
             notes += filter(None, [describe_other_line(printed.getvalue(), *self._printed)])
         return first, replace(found, notes=tuple(notes))
 
