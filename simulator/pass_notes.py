@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ddpsim.simulator.calls import ANY_SOURCE, FROM_RANK, Parallelism, Site, channel_of_message
+from ddpsim.simulator.calls import ANY_SOURCE, FROM_RANK, Call, Parallelism, Site, channel_of_message
+from ddpsim.simulator.diagnosis.hazards import NoticedKind
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared_finding
 from ddpsim.simulator.events import AT_EXIT, EXITED_AT_ONCE, NOT_CHECKED, RAW_MEMORY, EventKind
 from ddpsim.simulator.faults import Crash, Delay, EarlyReturn, Strike
@@ -51,7 +52,8 @@ def _notes_of_pass(program: Any, run: RunState, trace: Trace, moved: Iterable[st
     threads = (f"{text}: another rank may call them in another order" for *_, text in threads_together(trace))
     firsts = [next(texts, "") for texts in (threads, _from_any_source(trace), _looks(run))]
     orders = [f"{first}, and only explore tries that" for first in firsts if first]
-    return *_notes_of_trace(trace), *islice(_saved_keys(trace), 1), *orders, *moved, *left
+    found = (*islice(_saved_keys(trace), 1), *islice(_summed_twice(run), 1))
+    return *_notes_of_trace(trace), *found, *orders, *moved, *left
 
 
 def _notes_of_trace(trace: Trace) -> tuple[str, ...]:
@@ -68,6 +70,16 @@ def _saved_keys(trace: Trace) -> Iterator[str]:
         if part is not None and part[:2] == (Parallelism.CHECKPOINT, 'step "write"'):
             what = f"whether ranks saved unlike values under one key of the checkpoint of {site}"
             yield f"{NOT_CHECKED}{what}, which keeps one"
+
+
+def _summed_twice(run: RunState) -> Iterator[str]:
+    """Yield a text for each tensor that a dictionary has under two names, and that a line has summed for both."""
+    before: dict[tuple[int, str], Call] = {}
+    for call, name in ((each.calls[0], each.detail) for each in run.noticed if each.kind is NoticedKind.NAMED):
+        first, before[call.rank, name.text] = before.get((call.rank, name.text), call), call
+        is_alike = first is not call and first._replace(sequence=call.sequence)[:5] == call[:5]
+        if name.alias and is_alike and call.signature.reduction == "SUM":
+            yield f"{name.text} and {name.alias} are one tensor, which {call.operation} at {call.site} has summed twice"
 
 
 def threads_together(trace: Trace) -> Iterator[tuple[int, str, set[str], str]]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddpsim.simulator.diagnosis.hazards import MOST_NAMED, TensorName
 from ddpsim.simulator.operations import OPERATIONS, ShapeCount
@@ -56,6 +57,8 @@ class TensorNameFinder:
         self._misses: dict[tuple[int, int], int] = defaultdict(int)
         self._found: dict[tuple[int, int], int] = defaultdict(int)
         self._parameters: WeakKeyDictionary[Module, list[tuple[str, Tensor]]] = WeakKeyDictionary()
+        self._versions = WeakTensorKeyDictionary()
+        """Of tensors with several names in a dictionary, the version when they were named last."""
 
     def names_of_tensors(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
         """Return the names of the tensors that a frame's function passes to a call; () if some tensor has no name."""
@@ -108,9 +111,19 @@ class TensorNameFinder:
             if type(value) in _MAPPINGS and len(value) <= _MOST_ENTRIES:
                 for key, item in value.items():
                     if item is tensor and isinstance(key, str):
-                        return TensorName(f"{owner}[{key!r}]", is_sure=False)
+                        others = [other for other, each in value.items() if each is tensor and other != key]
+                        alias = f"{owner}[{others[0]!r}]" if others and self._is_named_again(tensor) else ""
+                        return TensorName(f"{owner}[{key!r}]", is_sure=False, alias=alias)
         words = [named for named in values.items() if type(named[1]) is str]
         return _name_by_loop_variable(words, telling) if words else None
+
+    def _is_named_again(self, tensor: Tensor) -> bool:
+        """Return whether a tensor was named before, and the rank has not changed it since."""
+        if tensor.is_inference():  # it has no version
+            return False
+        before: int | None = self._versions.get(tensor)
+        self._versions[tensor] = tensor._version
+        return before == tensor._version
 
     def _find_name_in_module(self, tensor: Tensor, module: Module) -> str | None:
         known = self._parameters.get(module)

@@ -44,6 +44,8 @@ class TensorName(NamedTuple):
     """True if the tensor belongs to a module or an optimizer."""
     is_word: bool = False
     """True if the name is only a string beside the tensor: a loop variable or an argument."""
+    alias: str = ""
+    """Another name of the tensor, in the same dictionary, if it was named before and the rank has not changed it."""
 
 
 NamedCall = tuple[Call, TensorName]

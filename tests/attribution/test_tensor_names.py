@@ -165,6 +165,40 @@ def test_found(name):
     assert result.verdict is (Verdict.FAIL if code == "mismatch.origin" else Verdict.PASS)
 
 
+def counted(rank, does, op=dist.ReduceOp.SUM):
+    for _ in range(2):
+        right = torch.tensor(1.0 + rank)
+        counts = {"right": right, "all": torch.tensor(4.0), "sure": right.clone() if does == "clone" else right}
+        for name, value in counts.items():
+            if does != "leave out" or name != "sure":
+                dist.all_reduce(value, op)
+            if does == "divide":
+                value /= 2
+
+
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+@pytest.mark.parametrize("does", ["nothing else", "clone", "leave out", "divide", "maximum", "inference"])
+def test_a_tensor_with_two_names_that_is_summed_for_both_is_noted(does, isolation):
+    program = partial(counted, does=does, op=dist.ReduceOp.MAX if does == "maximum" else dist.ReduceOp.SUM)
+    if does == "inference":
+        program = torch.inference_mode()(program)
+    result = simulate(program, 2, isolation=isolation)
+    assert (result.verdict, result.findings) == (Verdict.PASS, ())
+    text = "counts['right'] and counts['sure'] are one tensor, which all_reduce at test_tensor_names.py:"
+    assert [note.startswith(text) and note.endswith(" has summed twice") for note in result.notes] == (
+        [True] * (does == "nothing else")
+    )
+
+
+def test_a_buffer_that_is_summed_often_is_not_noted():
+    def program(rank):
+        buffers = {"small": torch.ones(2), "large": torch.ones(8)}
+        for buffer in (*buffers.values(), buffers["large"]):
+            dist.all_reduce(buffer)
+
+    assert simulate(program, 2).notes == ()
+
+
 @pytest.mark.parametrize("differs", [False, True])
 def test_at_a_line_that_is_passed_often(differs):
     def program(rank):
