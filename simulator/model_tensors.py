@@ -69,11 +69,11 @@ def distances(first: Tensor, second: Tensor) -> Tensor:
     return torch.where(is_same, 0.0, torch.where(apart.isnan(), torch.inf, apart.clamp(min=least)))
 
 
-def are_equal(first: Tensor, second: Tensor, tolerance: float = 0.0) -> bool:
-    """Return whether two tensors have one shape and type, and values that are no further apart than `tolerance`."""
+def are_equal(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors have one shape and type, and equal values; NaN equals NaN."""
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return torch.equal(first, second) or bool((distances(first, second) <= tolerance).all())
+    return torch.equal(first, second) or not distances(first, second).any()
 
 
 def first_different_index(first: Tensor, second: Tensor) -> tuple[int, ...]:

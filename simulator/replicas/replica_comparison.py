@@ -55,7 +55,6 @@ class ReplicaComparison:
         tensors: Sequence[ReplicaTensor],
         *,
         site: Site,
-        tolerance: float,
         communicated: int = 0,
         in_any_order: bool = False,
     ) -> None:
@@ -63,8 +62,8 @@ class ReplicaComparison:
         self.sites[rank] = site
         self.communicated = max(self.communicated, communicated)
         for group in self.groups:
-            is_equal = first_different_tensor(group.tensors, tensors, tolerance) is None
-            if is_equal or (in_any_order and _has_same_tensors(group.tensors, tensors, tolerance)):
+            is_equal = first_different_tensor(group.tensors, tensors) is None
+            if is_equal or (in_any_order and _has_same_tensors(group.tensors, tensors)):
                 group.ranks.append(rank)
                 return
         if len(self.groups) < _MOST_SIDES:
@@ -73,9 +72,7 @@ class ReplicaComparison:
             self.groups[-1].ranks.append(rank)
 
 
-def first_different_tensor(
-    first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor], tolerance: float
-) -> ReplicaTensor | None:
+def first_different_tensor(first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor]) -> ReplicaTensor | None:
     """Return the first tensor in which two replicas differ in name, position or value; None if they are equal."""
     names = [name for name, each in first.items() if not each.is_optional]
     others = [each for each in second if not each.is_optional]
@@ -86,28 +83,26 @@ def first_different_tensor(
         return first[names[len(others)]] if len(names) > len(others) else others[len(names)]
     for each in second:
         mine = first.get(each.name)
-        if mine is not None and not are_equal(mine.tensor, each.tensor, tolerance):
+        if mine is not None and not are_equal(mine.tensor, each.tensor):
             return each
     return None
 
 
-def _has_same_tensors(first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor], tolerance: float) -> bool:
+def _has_same_tensors(first: dict[str, ReplicaTensor], second: Sequence[ReplicaTensor]) -> bool:
     """Return whether two replicas have equal tensors, in any order and under any names."""
     left = list(second)
     for mine in first.values():
-        index = next((i for i, each in enumerate(left) if are_equal(mine.tensor, each.tensor, tolerance)), None)
+        index = next((i for i, each in enumerate(left) if are_equal(mine.tensor, each.tensor)), None)
         if index is None:
             return False
         del left[index]
     return not left
 
 
-def count_differing_elements(
-    first: dict[str, ReplicaTensor], second: dict[str, ReplicaTensor], tolerance: float
-) -> int:
+def count_differing_elements(first: dict[str, ReplicaTensor], second: dict[str, ReplicaTensor]) -> int:
     """Count the elements of parameters that differ between the replicas."""
     both = [(first[name].tensor, each.tensor) for name, each in second.items() if name in first and not each.is_state]
-    return sum(mine.numel() for mine, other in both if not are_equal(mine, other, tolerance))
+    return sum(mine.numel() for mine, other in both if not are_equal(mine, other))
 
 
 def first_different_position(names: Sequence[Sequence[str]]) -> int | None:

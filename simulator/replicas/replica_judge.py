@@ -51,11 +51,10 @@ class _SkippedStep(NamedTuple):
 class ReplicaJudge:
     """Compares the replicas of all ranks in one execution, and makes the findings (errors)."""
 
-    def __init__(self, *, tolerance: float = 0.0, now: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, *, now: Callable[[], int] = lambda: 0) -> None:
         """`now` returns the number of events of the execution so far."""
         self._now = now
         self._progress: dict[WrapperKey, dict[int, WrapperProgress]] = {}
-        self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[ComparisonPoint, ReplicaComparison]] = {}
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
         self._last_skips: dict[WrapperKey, list[_SkippedStep]] = {}
@@ -104,13 +103,11 @@ class ReplicaJudge:
         if by_hand and comparison.groups:
             tensors = _with_names_of_other_rank(comparison.groups[0].tensors, tensors)
         site, passed = self._sites.get((sample.key, sample.rank), NOWHERE), sample.communicated
-        comparison.add_rank(
-            sample.rank, tensors, site=site, tolerance=self._tolerance, communicated=passed, in_any_order=by_hand
-        )
+        comparison.add_rank(sample.rank, tensors, site=site, communicated=passed, in_any_order=by_hand)
         if sample.start:
             self._starts.setdefault(sample.key, sample.start)
             self._ends_by_hand.setdefault(sample.key, ReplicaComparison()).add_rank(
-                sample.rank, tensors, site=site, tolerance=self._tolerance, communicated=passed, in_any_order=True
+                sample.rank, tensors, site=site, communicated=passed, in_any_order=True
             )
         if sample.inputs is not None:
             self._starts.setdefault(sample.key, sample.inputs.start)
@@ -126,7 +123,7 @@ class ReplicaJudge:
         for key, parameters in final.left:
             end = self._ends.setdefault(key, ReplicaComparison())
             site = self._latest_sites.get((key, final.rank), NOWHERE)
-            end.add_rank(final.rank, parameters, site=site, tolerance=self._tolerance, communicated=final.communicated)
+            end.add_rank(final.rank, parameters, site=site, communicated=final.communicated)
 
     def _progress_on_ranks(self, key: WrapperKey) -> Sequence[WrapperProgress]:
         """Return how far a wrapper is on each rank that has constructed it so far."""
@@ -222,7 +219,7 @@ class ReplicaJudge:
         difference = None
         if len(groups) > 1:
             first, second = groups[0].tensors, list(groups[1].tensors.values())
-            difference = replica_comparison.first_different_tensor(first, second, self._tolerance)
+            difference = replica_comparison.first_different_tensor(first, second)
         if difference is None:
             self._note_agreement(key, moment, comparison)
         else:
@@ -244,7 +241,7 @@ class ReplicaJudge:
     ) -> None:
         first, second = comparison.groups[0].tensors, comparison.groups[1].tensors
         if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
-            elements = replica_comparison.count_differing_elements(first, second, self._tolerance)
+            elements = replica_comparison.count_differing_elements(first, second)
             self._persistent.note_parameters_differ(key, elements, comparison.communicated)
         finding = partial(self._divergence_finding, key, moment, difference, comparison)
         if moment.occasion is not ComparisonEvent.USUAL:
