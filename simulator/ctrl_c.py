@@ -8,7 +8,7 @@ sets.
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -87,12 +87,18 @@ def sigterm_as_ctrl_c() -> Iterator[list[int]]:
         received.append(number)
         raise KeyboardInterrupt
 
-    is_main = threading.current_thread() is threading.main_thread()
-    is_free = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if is_free:
-        signal.signal(signal.SIGTERM, handle_signal)
-    try:
+    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with handle_signals(handle_signal, *[signal.SIGTERM] * is_free):
         yield received
+
+
+@contextmanager
+def handle_signals(handler: Callable[..., object] | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
+    """Set the handler of these signals in this block, if it runs in the main thread, which alone can set one."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if is_main}
+    try:
+        yield
     finally:
-        if is_free:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, own in before.items():
+            signal.signal(number, own)

@@ -131,3 +131,17 @@ def make_internal_error(error: BaseException, where: str) -> InternalError:
         f"{''.join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()}\n"
         f"ddpsim {metadata.version('ddpsim')}, torch {torch}, Python {platform.python_version()}, {platform.platform()}"
     )
+
+
+def error_line(error: BaseException) -> str:
+    """Return an exception's type and the first line of its message."""
+    message = error_message(error).split("\n", 1)[0]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def error_message(error: BaseException) -> str:
+    """Return an exception's message."""
+    try:
+        return str(error).strip()
+    except (Exception, SystemExit):  # the message is the user's code, too
+        return "<its message cannot be printed>"

@@ -56,6 +56,16 @@ def importer_of_public_names(package: str, homes: Mapping[str, str]) -> Callable
     return import_when_asked_for
 
 
+def installed_version(distribution: str) -> str:
+    """Return the version of an installed package; "" if it is not installed."""
+    from importlib import metadata  # slow to import
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def torch_too_old_message() -> str:
     """Return a message if the imported torch is too old, else "".
 

@@ -6,15 +6,16 @@ import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
 from ddpsim.reports.document import Call, Document, Event, Finding, MatchedCalls, Rank, Run, Site, SlotState, Waiting
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Origin, channel_of_message, is_other_half
 from ddpsim.simulator.calls import Call as IssuedCall
 from ddpsim.simulator.calls import Site as CallSite
+from ddpsim.simulator.errors import error_line
 from ddpsim.simulator.events import Event as TraceEvent
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.imports import installed_version
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Finding as Diagnosed
@@ -165,7 +166,7 @@ class _RunTables:
     def _rank_row(self, rank: int, ended: EventKind | None, waiting: Waiting | None) -> Rank:
         error = self._result.errors.get(rank)
         if error is not None:
-            return Rank(rank, "raised", _error_text(error))
+            return Rank(rank, "raised", error_line(error))
         if ended is not None:
             return Rank(rank, "returned" if ended is EventKind.RETURN else "raised")
         if waiting is not None:
@@ -180,25 +181,10 @@ def _phase_text(origin: Origin) -> str:
     return "" if origin.is_of_program else origin.phase.value
 
 
-def _error_text(error: BaseException) -> str:
-    try:
-        message = str(error).strip().partition("\n")[0]
-    except Exception:  # the user's code makes the text
-        message = ""
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
 def environment() -> dict[str, str]:
     """Return the versions of ddpsim, torch and Python, and the platform, without importing torch."""
-    found = {name: text for name in ("ddpsim", "torch") if (text := _installed_version(name))}
+    found = {name: text for name in ("ddpsim", "torch") if (text := installed_version(name))}
     return found | {"python": platform.python_version(), "platform": platform.system()}
-
-
-def _installed_version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
 
 
 _AROUND = 3

@@ -12,7 +12,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.status import ExitStatus
-from ddpsim.simulator.imports import TESTED, import_public_name, torch_too_old_message
+from ddpsim.simulator.imports import TESTED, import_public_name, installed_version, torch_too_old_message
 
 _OPTIONAL = ("accelerate", "dask", "lightning", "mlc-chakra", "pytorch-ignite", "ray", "torchmetrics", "transformers")
 _COMPILERS = ("c++", "g++", "clang++", "ninja", "nvcc")
@@ -33,7 +33,7 @@ def _collect_facts() -> dict[str, Any]:
     torch, problem = _import_torch()
     python, gpus = platform.python_version(), "ddpsim.simulator.virtual_gpus.building"
     return {
-        "ddpsim": _version_of("ddpsim") or "from its sources",
+        "ddpsim": installed_version("ddpsim") or "from its sources",
         "python": python,
         "torch": None if torch is None else str(torch.__version__),
         "tested_with": [{"python": each, "torch": other} for each, other in TESTED],
@@ -44,7 +44,7 @@ def _collect_facts() -> dict[str, Any]:
         "gpus": _gpu_names(torch),
         "virtual_gpus": "not without torch" if torch is None else import_public_name(gpus, "describe_device")(),
         "compilers": [name for name in _COMPILERS if shutil.which(name)],
-        "optional_packages": {name: found for name in _OPTIONAL if (found := _version_of(name)) is not None},
+        "optional_packages": {name: found for name in _OPTIONAL if (found := installed_version(name))},
         "new_names": [] if problem else import_public_name("ddpsim.simulator.foreign_names.public", "find_new_names")(),
         "problems": [{"name": "torch", "problem": problem, "disables": "everything"}] if problem else _missing_names(),
     }
@@ -86,15 +86,6 @@ def _gpu_names(torch: Any) -> list[str]:
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     except Exception:  # a broken driver, or no torch
         return []
-
-
-def _version_of(package: str) -> str | None:
-    from importlib import metadata  # slow to import
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _facts_as_lines(facts: Mapping[str, Any]) -> Iterable[str]:

@@ -31,6 +31,7 @@ from ddpsim import UsageError
 from ddpsim.scenarios.jobs.rank_report import RankReport
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob, set_variable, use_own_compiler_cache
 from ddpsim.scenarios.jobs.supervisor import supervise_rank
+from ddpsim.simulator.ctrl_c import handle_signals
 from ddpsim.simulator.launching.script import program_seeds
 
 _PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
@@ -160,9 +161,9 @@ def _fork_servers() -> tuple[Any, Any]:
 
 def _start_fork_server(server: Any, hash_seed: int) -> None:
     server.set_forkserver_preload(_PRELOADED)
-    # The torch C++ code in the server logs errors only.
+    # A terminal sends Ctrl-C to all processes, and this one ends the server. The C++ code of torch logs errors only.
     with (
-        _ignore_interrupts(),
+        handle_signals(signal.SIG_IGN, signal.SIGINT),
         set_variable("TORCH_CPP_LOG_LEVEL", "ERROR"),
         set_variable("PYTHONHASHSEED", str(hash_seed)),
     ):
@@ -200,22 +201,6 @@ def _main_script() -> str | None:
     """Return the main script, which the processes load first; None if this process runs a module or `python -c`."""
     main = sys.modules["__main__"]
     return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
-
-
-@contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """Let processes that start in this block ignore Ctrl-C.
-
-    A terminal sends Ctrl-C to all processes, and this process ends the others.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

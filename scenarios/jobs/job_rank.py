@@ -41,10 +41,10 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.ranks.function import BETWEEN
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.rank_errors import unused_parameter_indices
+from ddpsim.simulator.errors import error_line, error_message
 from ddpsim.simulator.runtime.call_sites import format_user_traceback, is_user_code, site_of_error, user_site_of
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
 from ddpsim.simulator.runtime.isolation.python_random import seed_of_rank
-from ddpsim.simulator.runtime.outcome import error_line, error_message
 
 _GROUP_SECONDS = 1800
 """The time-out of gloo, also for groups that the program makes: longer than any time-out of ddpsim."""

@@ -5,7 +5,7 @@ import pickle
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from ddpsim import UsageError
@@ -13,6 +13,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.loader import load, registry
 from ddpsim.scenarios.files.python_file import SUFFIXES
 from ddpsim.scenarios.model import Scenario
+from ddpsim.simulator.launching.script import with_variable
 
 LONGEST_SECONDS = 1200.0
 """The longest time-out allowed. It is shorter than gloo's own time-out of half an hour."""
@@ -93,17 +94,9 @@ def _pickle_program(scenario: Scenario) -> bytes | None:
         ) from error
 
 
-@contextmanager
-def set_variable(name: str, value: str) -> Iterator[None]:
+def set_variable(name: str, value: str) -> AbstractContextManager[None]:
     """In this block, set a variable for this process and those that it starts, unless the user has set it."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
+    return nullcontext() if name in os.environ else with_variable(name, value)
 
 
 @contextmanager

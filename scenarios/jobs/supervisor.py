@@ -25,6 +25,7 @@ from ddpsim.scenarios.jobs.rank_report import RankEnding, RankPosition, RankRepo
 from ddpsim.scenarios.jobs.scenario_job import ScenarioJob
 from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, Heartbeats, RankStarter, SupervisorStore
 from ddpsim.scenarios.jobs.watched_job import processor_seconds
+from ddpsim.simulator.ctrl_c import handle_signals
 
 _START_SECONDS = 120.0
 """How long a rank may take to load its program and connect to the others."""
@@ -72,7 +73,8 @@ def _supervised_rank(job: ScenarioJob, folder: str | None) -> "Iterator[tuple[Su
     """Start the rank that the environment variables name, and wait until all ranks have ended."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = RankStarter(os.getppid(), folder)
-    with _end_by_signals(), _exit_with_launcher(starter), start_rank_child(job, rank, starter) as child:
+    ending = handle_signals(_exit_by_signal, signal.SIGTERM, signal.SIGINT)
+    with ending, _exit_with_launcher(starter), start_rank_child(job, rank, starter) as child:
         notes = SupervisorStore.connect_to_store(rank, world_size, starter)
         heartbeats, clock = Heartbeats(notes), ActiveClock(_CHECK_GAP_SECONDS)
         notes.write_report(_watch_rank(child, notes, heartbeats, clock, job.timeout_seconds))
@@ -91,19 +93,9 @@ def _exit_with_launcher(starter: RankStarter) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _end_by_signals() -> Iterator[None]:
-    """In this block, let SIGTERM and SIGINT end this process by SystemExit, so that its rank ends with it."""
-
-    def exit_on_signal(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, exit_on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _exit_by_signal(number: int, frame: object) -> None:
+    """End this process by SystemExit, so that its rank ends with it."""
+    raise SystemExit(128 + number)
 
 
 _FROZEN = "its process does not answer: it is stopped, or in native code that holds the GIL"

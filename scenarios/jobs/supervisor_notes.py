@@ -52,7 +52,6 @@ class SupervisorStore:
     rank: int
     world_size: int
     store: Store
-    is_host: bool
 
     @classmethod
     def connect_to_store(cls, rank: int, world_size: int, starter: RankStarter) -> "SupervisorStore":
@@ -69,7 +68,7 @@ class SupervisorStore:
                     raise UsageError(_no_store_text(rank, address, port, is_host, error)) from error
             else:
                 attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-                return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store), is_host)
+                return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store))
 
     def write_report(self, report: RankReport) -> None:
         """Write the report of this rank."""

@@ -20,8 +20,8 @@ from ddpsim.scenarios.model import outcome_text
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError
 from ddpsim.scenarios.pytest_plugin.rank_output import SKIPS, RankOutput, Severity, severity_of_error
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.errors import error_line
 from ddpsim.simulator.exploration.exploration import ExplorationEnd
-from ddpsim.simulator.runtime.outcome import error_line
 from ddpsim.simulator.verdict import format_replay_line, worst_verdict_of_findings
 from ddpsim.simulator.wording import rank_list
 

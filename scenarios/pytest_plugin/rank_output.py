@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 import pytest
 
-from ddpsim.simulator.runtime.outcome import error_line
+from ddpsim.simulator.errors import error_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankUnwound
 from ddpsim.simulator.wording import count_with_noun
 

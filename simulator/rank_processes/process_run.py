@@ -2,12 +2,10 @@
 
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ddpsim.simulator.ctrl_c import CtrlCGuard
+from ddpsim.simulator.ctrl_c import CtrlCGuard, handle_signals
 from ddpsim.simulator.debugging.director import RunDirector
 from ddpsim.simulator.diagnosis.rank_errors import LOST, mark_consequences
 from ddpsim.simulator.errors import RankLostError, UsageError
@@ -49,7 +47,9 @@ class ProcessRun:
         check_process_support(self._config.world_size, forks_from_here=not self._config.is_program)
         # Ctrl-C must not raise here: the ranks could not be unwound.
         ctrl_c = CtrlCGuard(raises=False)
-        with ctrl_c, _sigchld_not_ignored():
+        # Otherwise the system would not keep the status of processes.
+        ignored = [signal.SIGCHLD] if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN else []
+        with ctrl_c, handle_signals(signal.SIG_DFL, *ignored):
             self._run_ranks(ctrl_c)
         if self._kernel.run.life.failure is not None:
             raise self._kernel.run.life.failure
@@ -141,17 +141,3 @@ class ProcessRun:
         lost = RankLostError(f"rank {rank} {self._coordinator.lost[rank]}")
         lost.exit_code = os.waitstatus_to_exitcode(self._children[rank].status or 0) or 1
         return lost
-
-
-@contextmanager
-def _sigchld_not_ignored() -> Iterator[None]:
-    """Let the system keep the status of processes in the `with` block, even if the caller ignores SIGCHLD."""
-    is_ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
-    replaces = is_ignored and threading.current_thread() is threading.main_thread()
-    if replaces:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        if replaces:
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)

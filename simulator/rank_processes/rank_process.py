@@ -18,7 +18,7 @@ import torch
 
 from ddpsim.simulator.debugging.late_pdb import PdbReplacement
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
-from ddpsim.simulator.errors import InternalError, UsageError
+from ddpsim.simulator.errors import InternalError, UsageError, error_line
 from ddpsim.simulator.events import AT_EXIT, EventKind
 from ddpsim.simulator.hazards.hazard_watch import HazardWatch
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep, WriteNote
@@ -38,7 +38,7 @@ from ddpsim.simulator.runtime.baton import stack_of_thread
 from ddpsim.simulator.runtime.call_sites import current_user_site, site_of_error
 from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import host_offset
-from ddpsim.simulator.runtime.outcome import RaisedError, describe_error, error_line
+from ddpsim.simulator.runtime.outcome import RaisedError, describe_error
 from ddpsim.simulator.runtime.rank_body import RankMain
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.replaced import ReplacedAttributes

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis import rank_errors
+from ddpsim.simulator.errors import error_line, error_message
 from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_error
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.wording import ranks_by_value
@@ -110,17 +111,3 @@ def _unused_parameters(rank: int, error: BaseException, name_parameters: NamePar
     indices = rank_errors.unused_parameter_indices(error_message(error))
     names = name_parameters(rank, indices) if indices and name_parameters else ()
     return names or [f"parameter {index}" for index in indices]
-
-
-def error_line(error: BaseException) -> str:
-    """Return an exception's type and the first line of its message."""
-    message = error_message(error).split("\n", 1)[0]
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def error_message(error: BaseException) -> str:
-    """Return an exception's message."""
-    try:
-        return str(error).strip()
-    except (Exception, SystemExit):  # the message is the user's code, too
-        return "<its message cannot be printed>"

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.errors import error_line, is_internal_error
 from ddpsim.simulator.kernel.requests import ProgramRaised, ProgramReturned, RankError
 from ddpsim.simulator.kernel.states import TaskChange
-from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.call_sites import site_of_error
 from ddpsim.simulator.runtime.leaving import find_propagating_error
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, is_tried
@@ -67,7 +66,7 @@ class RankMain:
                     host.abort_run_by_bug(error)
                     return how
                 how = TaskChange.RAISE
-                line, site = outcome.error_line(error), site_of_error(error)
+                line, site = error_line(error), site_of_error(error)
                 host.send_request(ProgramRaised(RankError(type(error).__name__, line, site)))  # unwinds after a trial
                 self._record_error(me.rank, error)
             elif error is me.handled_at_end:

@@ -88,7 +88,7 @@ TIMEOUT = 10.0
 
 @pytest.fixture
 def notes():
-    return SupervisorStore(0, 1, dist.HashStore(), is_host=False)
+    return SupervisorStore(0, 1, dist.HashStore())
 
 
 class _Computing(RankChild):

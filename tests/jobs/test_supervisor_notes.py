@@ -8,7 +8,7 @@ from ddpsim.scenarios.jobs.supervisor_notes import FAILED_TO_START, HUNG, LOST, 
 
 def world(size):
     store = HashStore()
-    return [SupervisorStore(rank, size, store, is_host=False) for rank in range(size)]
+    return [SupervisorStore(rank, size, store) for rank in range(size)]
 
 
 def report(rank, ending=RankEnding.RETURNED, *, has_started=True):

@@ -159,7 +159,7 @@ def test_a_rank_whose_error_has_no_text_of_its_own():
     def mute(rank):
         raise MuteError
 
-    assert run_of(mute, 1).ranks[0].text == "MuteError"
+    assert run_of(mute, 1).ranks[0].text == "MuteError: <its message cannot be printed>"
 
 
 def test_without_a_trace_nobody_knows_how_ranks_ended():

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 from ddpsim.simulator.accesses import Access, AccessMode, Object
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.thread_findings import thread_error_finding
-from ddpsim.simulator.errors import is_internal_error
+from ddpsim.simulator.errors import error_line, is_internal_error
 from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
 from ddpsim.simulator.kernel.lifecycle import threads_object
 from ddpsim.simulator.kernel.requests import Checkpoint, WriteNote
 from ddpsim.simulator.kernel.states import TaskChange
 from ddpsim.simulator.runtime.call_sites import format_user_traceback, site_of_error
-from ddpsim.simulator.runtime.outcome import error_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
 from ddpsim.simulator.verdict import Finding
