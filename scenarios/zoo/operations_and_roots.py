@@ -38,26 +38,6 @@ def mismatched_collective_repaired(rank: int) -> float:
     return float(loss / count)
 
 
-@scenario(expected=finds(Code.MISMATCH_REDUCTION, ranks=odd_one_out(1)), tags=["raw", "mismatch"])
-def mismatched_reduction(rank: int) -> list[float]:
-    """Different reductions meet: one rank asks for the maximum, the others for the sum.
-
-    Backends do not compare this. Real gloo raises nothing: of so small a tensor every rank gets the sum, of a
-    larger one part is summed, and part the maximum.
-    """
-    statistics = torch.tensor([1.0, float(rank)])
-    dist.all_reduce(statistics, op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)  # found here
-    return [float(value) for value in statistics]
-
-
-@repairs(mismatched_reduction)
-def mismatched_reduction_repaired(rank: int) -> list[float]:
-    """Every rank asks for the sum."""
-    statistics = torch.tensor([1.0, float(rank)])
-    dist.all_reduce(statistics, op=dist.ReduceOp.SUM)
-    return [float(value) for value in statistics]
-
-
 @scenario(
     expected=finds(Code.MISMATCH_OPERATION, ranks=odd_one_out(1)),
     reports=["pytorch/pytorch#72843", "pytorch/pytorch#79901", "deepspeedai/DeepSpeed#8262"],

@@ -24,6 +24,7 @@ CAUSES = {
         {"fact": f"all_reduce #4 ({marked_line('async-result-read-before-wait', 3)})"},
     ),
     "average-copied-back-on-one-rank": (Cause.CHANGED_BETWEEN_STEPS, {}),
+    "branch-unused-on-one-rank": (Cause.UNUSED_PARAMETERS, {"parameters": "image.weight, image.bias"}),
     "buffers-not-synchronised-at-wrap": (Cause.BUFFERS_NOT_SYNCHRONISED, {}),
     "buckets-in-gradient-ready-order": (Cause.REDUCED_BY_HAND, {}),
     "collective-save-inside-rank0-branch": (
@@ -85,7 +86,6 @@ CAUSES = {
             "auxiliary.weight, auxiliary.bias got no gradient"
         },
     ),
-    "unused-parameters-without-flag": (Cause.UNUSED_PARAMETERS, {"parameters": "sometimes.weight, sometimes.bias"}),
     "wrapped-without-initial-sync": (Cause.STARTED_APART, {}),
     "zero-loss-detached-from-graph": (Cause.BACKWARD_WITHOUT_BUCKET, {}),
 }

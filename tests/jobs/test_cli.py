@@ -92,14 +92,14 @@ def test_run(server, capsys):
 
 
 def test_rows_of_the_zoo(server, capsys):
-    names = ["both-send-first", "exception-on-one-rank", "mismatched-reduction"]
+    names = ["both-send-first", "exception-on-one-rank", "reduce-op-differs"]
     words = ["zoo", *names, "--no-repaired", "--transport", "processes", "--timeout", "1"]
     assert main(words) == ExitStatus.OTHERWISE
     rows = [re.sub(r" +\d+  (?=[=!])", "  ", line) for line in capsys.readouterr().out.splitlines()[1:4]]
     assert rows == [
         "both-send-first  = deadlock.cycle, ranks 0, 1; found hung",
         "exception-on-one-rank  = rank_error, rank 1",
-        "mismatched-reduction  ! mismatch.reduction, rank 1; found pass",
+        "reduce-op-differs  ! mismatch.reduction, rank 1; found pass",
     ]
 
 
