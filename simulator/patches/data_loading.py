@@ -5,7 +5,6 @@ A rank with fewer batches leaves its loop first. The part is reported as the inp
 DistributedSampler computes it.
 """
 
-import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.kernel.requests import LoaderStarted, SamplerStarted, StepDone, WriteNote
 from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.replaced import Replacement
+from ddpsim.simulator.runtime.replaced import Replacement, on_ranks
 
 Listener = Callable[[int, Optimizer], None]
 
@@ -56,51 +55,39 @@ def data_loading_replacements(host: Host) -> list[Replacement]:
     times: Counter[tuple[int, Site, type]] = Counter()
     passes: WeakKeyDictionary[Any, Counter[tuple[SamplerSettings, Site]]] = WeakKeyDictionary()
 
-    def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(instance: Any, *arguments: Any, **options: Any) -> None:
-            original(instance, *arguments, **options)
-            if host.is_rank_thread() and type(instance) in (DataLoader, DistributedSampler):
-                rank, site = host.running_thread.rank, current_user_site()
-                times[rank, site, type(instance)] += 1
-                made[instance] = rank, site, times[rank, site, type(instance)]
+    def init(original: Callable[..., None], instance: Any, *arguments: Any, **options: Any) -> None:
+        original(instance, *arguments, **options)
+        if type(instance) in (DataLoader, DistributedSampler):
+            rank, site = host.running_thread.rank, current_user_site()
+            times[rank, site, type(instance)] += 1
+            made[instance] = rank, site, times[rank, site, type(instance)]
 
-        return __init__
+    def begin_sampler(original: Callable[[Any], Any], sampler: Any) -> Any:
+        if sampler in made:
+            rank, site, number = made[sampler]
+            if rank == host.running_thread.rank and (sampling := _sampler_inputs(sampler)) is not None:
+                host.send_request(SamplerStarted(sampling, site, number, line := current_user_site()))
+                trains = torch.is_grad_enabled()
+                (own := passes.setdefault(sampler, Counter()))[sampling, line] += trains
+                note = "" if trains else sampling.repeats_note(site)
+                if trains and sampling.shuffle and own[sampling, line] == 2:
+                    what = f"{line} reads the shuffling DistributedSampler of {site} again"
+                    note = f"{NOT_CHECKED}whether epochs may have one order: {what}, with no set_epoch() between"
+                if note:
+                    host.send_request(WriteNote(EventKind.NOTE, note))
+        return original(sampler)
 
-    def wrap_sampler_iter(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(original)
-        def __iter__(sampler: Any) -> Any:
-            if host.is_rank_thread() and sampler in made:
-                rank, site, number = made[sampler]
-                if rank == host.running_thread.rank and (sampling := _sampler_inputs(sampler)) is not None:
-                    host.send_request(SamplerStarted(sampling, site, number, line := current_user_site()))
-                    trains = torch.is_grad_enabled()
-                    (own := passes.setdefault(sampler, Counter()))[sampling, line] += trains
-                    note = "" if trains else sampling.repeats_note(site)
-                    if trains and sampling.shuffle and own[sampling, line] == 2:
-                        what = f"{line} reads the shuffling DistributedSampler of {site} again"
-                        note = f"{NOT_CHECKED}whether epochs may have one order: {what}, with no set_epoch() between"
-                    if note:
-                        host.send_request(WriteNote(EventKind.NOTE, note))
-            return original(sampler)
-
-        return __iter__
-
-    def wrap_loader_iter(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(original)
-        def begin(loader: Any) -> Any:
-            if host.is_rank_thread() and (batches := _number_of_batches(loader)) is not None:
-                line = made[loader][1:] if type(loader) is DataLoader and loader in made else None
-                host.send_request(LoaderStarted(batches, line, current_user_site()))
-            return original(loader)
-
-        return begin
+    def begin_loader(original: Callable[[Any], Any], loader: Any) -> Any:
+        if (batches := _number_of_batches(loader)) is not None:
+            line = made[loader][1:] if type(loader) is DataLoader and loader in made else None
+            host.send_request(LoaderStarted(batches, line, current_user_site()))
+        return original(loader)
 
     return [
-        (DataLoader, "__init__", wrap_init),
-        (DataLoader, "__iter__", wrap_loader_iter),
-        (DistributedSampler, "__init__", wrap_init),
-        (DistributedSampler, "__iter__", wrap_sampler_iter),
+        (DataLoader, "__init__", on_ranks(host, init)),
+        (DataLoader, "__iter__", on_ranks(host, begin_loader)),
+        (DistributedSampler, "__init__", on_ranks(host, init)),
+        (DistributedSampler, "__iter__", on_ranks(host, begin_sampler)),
     ]
 
 

@@ -1,11 +1,10 @@
 """Parts of torch.distributed that are not simulated: rpc and what `public_names.txt` says raise an error; a torch
 without NCCL gets its constants."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache, partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -15,7 +14,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.foreign_names.checking import resolve_name_path
 from ddpsim.simulator.foreign_names.public import refused_names
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.replaced import Replacement
+from ddpsim.simulator.runtime.replaced import Replacement, on_ranks
 
 NCCL_VERSION = (2, 28, 9)
 """The version of NCCL in torch 2.13."""
@@ -41,26 +40,21 @@ def not_simulated_replacements(host: Host) -> list[Replacement]:
     """Return the replacements of functions and constants of torch. Programs that name NCCL need its time-out, and
     torch's error log its version."""
 
-    def wrap_refused(make_error: Callable[[], Exception], original: Callable[..., Any]) -> Callable[..., Any]:
-        def refuse(*arguments: Any, **options: Any) -> Any:
-            if host.is_rank_thread():
-                raise make_error()
-            return original(*arguments, **options)
+    def refuse(text: str, *_: Any, **options: Any) -> NoReturn:
+        raise NotImplementedError(text)
 
-        return refuse
-
-    def end_run() -> UsageError:
+    def end_run(*_: Any, **options: Any) -> NoReturn:
         error = UsageError(
             f"rank {host.running_thread.rank} calls torch.distributed.rpc.init_rpc, expected collectives, messages or "
             "stores: rpc uses its own sockets, which are not simulated: run the program on real processes"
         )
         host.abort_run(error)
-        return error
+        raise error
 
     # The private one is for a program that has bound the public one by name.
     names = ("init_rpc", "_init_rpc_backend")
-    refused: list[Replacement] = [(rpc, name, partial(wrap_refused, end_run)) for name in names if hasattr(rpc, name)]
-    refused += [(*each, partial(wrap_refused, partial(NotImplementedError, text))) for *each, text in _refused_parts()]
+    refused: list[Replacement] = [(rpc, name, on_ranks(host, end_run)) for name in names if hasattr(rpc, name)]
+    refused += [(*each, on_ranks(host, partial(refuse, text))) for *each, text in _refused_parts()]
     if dist.is_nccl_available():
         return refused
     return [

@@ -20,6 +20,7 @@ from _thread import get_native_id
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from time import monotonic, sleep  # bound here: inside a rank, the functions of `time` are virtual
 from types import FrameType
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ from torch.utils.file_baton import FileBaton
 from ddpsim.simulator.kernel.requests import AwaitOutside, ReadClock
 from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.replaced import Replacement
+from ddpsim.simulator.runtime.replaced import Replacement, on_ranks
 from ddpsim.simulator.runtime.stopwatch import has_child_processes
 from ddpsim.simulator.waits import BUILD_LOCK, OutsideWait
 
@@ -45,8 +46,6 @@ _PAUSE_SECONDS = 0.002
 
 _LOOKS_PER_POLL = 1_000
 """A rank that has looked so often at files that it had seen already, and did nothing else, is taken to wait for one."""
-
-_OS, _POSIX = os.__name__, os.stat.__module__  # pickle finds a function of `os` by the first only
 
 LOOKING = ("access", "listdir", "lstat", "scandir", "stat")
 """Functions of `os` by which programs look for a file."""
@@ -68,20 +67,21 @@ class OutsideWaits:
     def replacements(self) -> list[Replacement]:
         """Return the replacements of functions that wait for something outside the simulation, or look for files."""
         locks, connections = multiprocessing.synchronize.SemLock, multiprocessing.connection.Connection
+        on = partial(on_ranks, self._host)
         found: list[Replacement] = [
-            *((fcntl, name, self._wrap_file_lock) for name in ("fcntl", "flock", "lockf")),
+            *((fcntl, name, on(self._lock_file)) for name in ("fcntl", "flock", "lockf")),
             (locks, "acquire", self._make_acquire),
             (locks, "__enter__", lambda original: lambda lock: lock.acquire()),
-            (connections, "_recv", self._wrap_receive),
-            (socket.SocketIO, "readinto", self._wrap_socket_read),
-            (selectors.PollSelector, "select", self._wrap_select),
-            (FileBaton, "wait", self._wrap_build_wait),
-            (Store, "wait", self._wrap_store_wait),
-            (Store, "get", self._wrap_store_get),
+            (connections, "_recv", on(self._receive)),
+            (socket.SocketIO, "readinto", on(self._read_socket)),
+            (selectors.PollSelector, "select", on(self._select)),
+            (FileBaton, "wait", on(self._await_build)),
+            (Store, "wait", on(self._await_keys)),
+            (Store, "get", on(self._get_key)),
         ]
         if self._are_processes:  # there rank_processes/external_effects.py tells which files a rank looks for
-            return found + [(os, name, self._wrap_child_wait) for name in ("waitpid", "wait4")]
-        return found + [(os, name, self._wrap_file_look) for name in LOOKING]
+            return found + [(os, name, on(self._await_child)) for name in ("waitpid", "wait4")]
+        return found + [(os, name, on(self._look)) for name in LOOKING]
 
     def _wait_for(
         self,
@@ -136,66 +136,41 @@ class OutsideWaits:
         host.send_request(request)
         self._file_wait, self._file_wait_since, self._looks, self._looked_at = request, monotonic(), 0, host.steps
 
-    def _wrap_file_look(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @_named_as(original)
-        def look(*arguments: Any, **options: Any) -> Any:
-            if self._host.is_rank_thread():
-                self.note_look(original, *arguments[:1])
-            return original(*arguments, **options)
+    def _look(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self.note_look(original, *arguments[:1])
+        return original(*arguments, **options)
 
-        return look
+    def _lock_file(self, original: Callable[..., Any], file: Any, operation: int, *arguments: Any) -> Any:
+        at_once = _without_wait(original.__name__, operation)
+        if at_once is None:
+            return original(file, operation, *arguments)
 
-    def _wrap_file_lock(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @_named_as(original)
-        def lock(file: Any, operation: int, *arguments: Any) -> Any:
-            at_once = _without_wait(original.__name__, operation)
-            if at_once is None or not self._host.is_rank_thread():
-                return original(file, operation, *arguments)
+        def take() -> tuple[Any] | None:
+            with suppress(BlockingIOError, PermissionError):
+                return (original(file, at_once, *arguments),)
+            return None
 
-            def take() -> tuple[Any] | None:
-                with suppress(BlockingIOError, PermissionError):
-                    return (original(file, at_once, *arguments),)
-                return None
+        taken = take() or self._wait_for(take, "a file lock", holders_of=lambda: _holders_of_lock(file))
+        assert taken is not None, "there is no time-out"
+        return taken[0]
 
-            taken = take() or self._wait_for(take, "a file lock", holders_of=lambda: _holders_of_lock(file))
-            assert taken is not None, "there is no time-out"
-            return taken[0]
+    def _await_build(self, original: Callable[..., None], baton: FileBaton) -> None:
+        path = os.path.abspath(baton.lock_file_path)
+        if os.path.exists(path):
+            self._wait_for(lambda: None if os.path.exists(path) else True, f"{BUILD_LOCK} {path}")
 
-        return lock
+    def _await_keys(self, original: Callable[..., None], store: Any, keys: list[str], *timeout: Any) -> None:
+        if not store.check(keys):
+            limit = timeout[0] if timeout else store.timeout
+            seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+            if not self._wait_for(lambda: store.check(keys) or None, _KEY, seconds):
+                names = ", ".join(f"/{key}" for key in keys)
+                raise DistStoreError(f"wait timeout after {round(seconds * 1000)}ms, keys: {names}")
+        original(store, keys, *timeout)
 
-    def _wrap_build_wait(self, original: Callable[..., None]) -> Callable[..., None]:
-        @_named_as(original)
-        def wait(baton: FileBaton) -> None:
-            if not self._host.is_rank_thread():
-                original(baton)
-                return
-            path = os.path.abspath(baton.lock_file_path)
-            if os.path.exists(path):
-                self._wait_for(lambda: None if os.path.exists(path) else True, f"{BUILD_LOCK} {path}")
-
-        return wait
-
-    def _wrap_store_wait(self, original: Callable[..., None]) -> Callable[..., None]:
-        @_named_as(original)
-        def wait(store: Any, keys: list[str], *timeout: Any) -> None:
-            if self._host.is_rank_thread() and not store.check(keys):
-                limit = timeout[0] if timeout else store.timeout
-                seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
-                if not self._wait_for(lambda: store.check(keys) or None, _KEY, seconds):
-                    names = ", ".join(f"/{key}" for key in keys)
-                    raise DistStoreError(f"wait timeout after {round(seconds * 1000)}ms, keys: {names}")
-            original(store, keys, *timeout)
-
-        return wait
-
-    def _wrap_store_get(self, original: Callable[..., bytes]) -> Callable[..., bytes]:
-        @_named_as(original)
-        def get(store: Store, key: str) -> bytes:
-            if self._host.is_rank_thread():
-                store.wait([key])
-            return original(store, key)
-
-        return get
+    def _get_key(self, original: Callable[..., bytes], store: Store, key: str) -> bytes:
+        store.wait([key])
+        return original(store, key)
 
     def _make_acquire(self, original: None) -> property:
         """Return a property: each lock of multiprocessing has its `acquire` among its own attributes."""
@@ -211,73 +186,45 @@ class OutsideWaits:
 
         return property(acquire_of, lambda lock, value: vars(lock).update(acquire=value))
 
-    def _wrap_receive(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @_named_as(original)
-        def _recv(connection: Any, *arguments: Any) -> Any:
-            poll = select.poll()
-            poll.register(connection.fileno(), select.POLLIN)
-            if self._host.is_rank_thread() and not poll.poll(0):
-                self._wait_for(lambda: poll.poll(0) or None, _DATA)
-            return original(connection, *arguments)
+    def _receive(self, original: Callable[..., Any], connection: Any, *arguments: Any) -> Any:
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        if not poll.poll(0):
+            self._wait_for(lambda: poll.poll(0) or None, _DATA)
+        return original(connection, *arguments)
 
-        return _recv
+    def _read_socket(self, original: Callable[..., Any], reader: Any, buffer: Any) -> Any:
+        link, poll = reader._sock, select.poll()
+        is_wait = link is not None and link.gettimeout() != 0
+        if is_wait and not getattr(link, "pending", int)():  # TLS may hold decrypted data that no poll sees
+            poll.register(link.fileno(), select.POLLIN)
+            if not poll.poll(0) and not self._wait_for(lambda: poll.poll(0) or None, _DATA, link.gettimeout()):
+                raise TimeoutError("timed out")
+        return original(reader, buffer)
 
-    def _wrap_socket_read(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @_named_as(original)
-        def readinto(reader: Any, buffer: Any) -> Any:
-            link, poll = reader._sock, select.poll()
-            is_wait = self._host.is_rank_thread() and link is not None and link.gettimeout() != 0
-            if is_wait and not getattr(link, "pending", int)():  # TLS may hold decrypted data that no poll sees
-                poll.register(link.fileno(), select.POLLIN)
-                if not poll.poll(0) and not self._wait_for(lambda: poll.poll(0) or None, _DATA, link.gettimeout()):
-                    raise TimeoutError("timed out")
-            return original(reader, buffer)
+    def _select(self, original: Callable[..., Any], selector: Any, timeout: float | None = None) -> Any:
+        is_child = sys._getframe(2).f_globals.get("__name__") == "subprocess"
+        if is_child and not self._are_processes:
+            return original(selector, timeout)
+        ready = original(selector, 0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        return self._wait_for(lambda: original(selector, 0) or None, _DATA, timeout) or []
 
-        return readinto
+    def _await_child(self, original: Callable[..., Any], pid: int, options: int) -> Any:
+        if options & os.WNOHANG:
+            return original(pid, options)
 
-    def _wrap_select(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @_named_as(original)
-        def wait_until_ready(selector: Any, timeout: float | None = None) -> Any:
-            is_child = sys._getframe(1).f_globals.get("__name__") == "subprocess"
-            if not self._host.is_rank_thread() or (is_child and not self._are_processes):
-                return original(selector, timeout)
-            ready = original(selector, 0)
-            if ready or (timeout is not None and timeout <= 0):
-                return ready
-            return self._wait_for(lambda: original(selector, 0) or None, _DATA, timeout) or []
+        def look() -> Any:
+            ended = original(pid, options | os.WNOHANG)
+            return ended if ended[0] else None
 
-        return wait_until_ready
-
-    def _wrap_child_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @_named_as(original)
-        def wait(pid: int, options: int) -> Any:
-            if options & os.WNOHANG or not self._host.is_rank_thread():
-                return original(pid, options)
-
-            def look() -> Any:
-                ended = original(pid, options | os.WNOHANG)
-                return ended if ended[0] else None
-
-            return look() or self._wait_for(look, "the end of a child process")
-
-        return wait
+        return look() or self._wait_for(look, "the end of a child process")
 
 
 _LOCK = "a lock of multiprocessing"
 _DATA = "data of another process"
 _KEY = "a key of a store that is older than the run"
-
-
-def _named_as(original: Callable[..., Any]) -> Callable[[T], T]:
-    """Return a decorator that gives a function the names of another, by which pickle finds it. It is made in each run:
-    `functools.wraps` takes ten times as long."""
-
-    def take_names(function: Any) -> Any:
-        function.__name__, function.__qualname__ = original.__name__, original.__qualname__
-        function.__module__ = _OS if original.__module__ == _POSIX else original.__module__
-        return function
-
-    return take_names
 
 
 def _without_wait(function: str, operation: int) -> int | None:

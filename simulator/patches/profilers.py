@@ -13,7 +13,7 @@ from torch.autograd import profiler
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.replaced import Replacement
+from ddpsim.simulator.runtime.replaced import Replacement, on_ranks
 
 STARTS = ("_prepare_profiler", "_enable_profiler")
 ENDS = "_disable_profiler"
@@ -33,20 +33,13 @@ class ProfilerGuard:
     def replacements(self) -> list[Replacement]:
         """Return the replacements of torch's functions that start and end a profiler."""
         return [
-            *((profiler, name, self._wrap_start) for name in STARTS),
+            *((profiler, name, on_ranks(self._host, self._start)) for name in STARTS),
             (profiler, ENDS, self._wrap_end),
             (profiler, "FunctionEvent", _mark_gloo_events_asynchronous),
         ]
 
-    def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def start(*arguments: Any, **options: Any) -> Any:
-            if self._host.is_rank_thread():
-                self._take_profiler(self._host.running_thread.rank)
-            return original(*arguments, **options)
-
-        return start
-
-    def _take_profiler(self, rank: int) -> None:
+    def _start(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        rank = self._host.running_thread.rank
         if self._owner not in (None, rank):
             error = UsageError(
                 f"rank {rank} starts torch's profiler while rank {self._owner} profiles, expected one rank at a time: "
@@ -55,6 +48,7 @@ class ProfilerGuard:
             self._host.abort_run(error)
             raise error
         self._owner = rank
+        return original(*arguments, **options)
 
     def _wrap_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def end(*arguments: Any, **options: Any) -> Any:

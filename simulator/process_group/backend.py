@@ -91,7 +91,7 @@ from ddpsim.simulator.replicas.replica_check import ReplicaSampler, check_reads_
 from ddpsim.simulator.replicas.replica_tensors import NoticeReplica, ReplicaFact
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.runtime.replaced import ReplacedAttributes, Replacement
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes, Replacement, on_ranks
 
 _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
 """The module torch.distributed.rendezvous, under a name of its own: `torch.distributed` has a function called that."""
@@ -181,33 +181,31 @@ class SimulatedBackend:
             yield
 
     def _replacements(self) -> list[Replacement]:
+        on = partial(on_ranks, self._host)
         if self._makes_groups:
             first: list[Replacement] = [
-                (distributed_c10d, "init_process_group", self._init_process_group),
-                (dist, "init_process_group", self._init_process_group),
-                (distributed_c10d, "rendezvous", self._rendezvous),
+                *((owner, "init_process_group", on(self._init_process_group)) for owner in (distributed_c10d, dist)),
+                (distributed_c10d, "rendezvous", on(self._rendezvous)),
             ]
         else:
-            first = [(_RENDEZVOUS, "_create_c10d_store", self._rendezvous_store)]
+            first = [(_RENDEZVOUS, "_create_c10d_store", on(self._rendezvous_store))]
         if self._semantics.batch_is_unit:
-            first += [(owner, "batch_isend_irecv", self._batch_isend_irecv) for owner in (distributed_c10d, dist)]
+            first += [(owner, "batch_isend_irecv", on(self._batch_isend_irecv)) for owner in (distributed_c10d, dist)]
         return [
             *first,
             *ProfilerGuard(self._host).replacements(),
             *not_simulated.not_simulated_replacements(self._host),
             *data_loading.data_loading_replacements(self._host),
             *self.outside.replacements(),
-            (distributed_c10d, "_new_process_group_helper", self._group_maker),
-            (distributed_c10d, "_warn_not_in_group", self._warn_not_in_group),
+            (distributed_c10d, "_new_process_group_helper", on(self._new_process_group_helper)),
+            (distributed_c10d, "_warn_not_in_group", on(self._warn_not_in_group)),
             *((owner, "ProcessGroupGloo", self._direct_gloo) for owner in (dist, distributed_c10d, _c10d)),
-            (distributed_c10d.P2POp, "__init__", self._groups.wrap_p2p_op_init),
-            (distributed_c10d, "_set_pg_timeout", self._set_pg_timeout),
-            (distributed_c10d, "split_group", self._split_group),
-            (dist, "split_group", self._split_group),
-            (device_mesh, "split_group", self._split_group),
+            (distributed_c10d.P2POp, "__init__", on(self._groups.init_p2p_op)),
+            (distributed_c10d, "_set_pg_timeout", on(self._set_pg_timeout)),
+            *((owner, "split_group", on(self._split_group)) for owner in (distributed_c10d, dist, device_mesh)),
             (dist, "_verify_params_across_processes", parameter_check),
             *([(vars(_c10d)["NanCheckHook"], "attach", _attach_nan_check)] if HAS_HOOKS else []),
-            (agreeing, "tell", self._report_agreed_value),
+            (agreeing, "tell", on(self._report_agreed_value)),
             (torch._C.Future, "wait", self._wrap_future_wait),
             (torch._C.Future, "done", self._wrap_future_done),
             (torch._C.Future, "set_result", self._wrap_future_set_result),
@@ -224,29 +222,18 @@ class SimulatedBackend:
             (dist, "_register_comm_hook", self._wrappers.replace_register_comm_hook),
         ]
 
-    def _warn_not_in_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def warn_not_in_group(op_name: str) -> None:
-            if not self._host.is_rank_thread():
-                original(op_name)
-                return
-            outside = OutsideCall(self._host.running_thread.rank, op_name, current_user_site())
-            self._host.send_request(Noticed(NoticedKind.OUTSIDE, (), outside))
-            text = f"Running {op_name} on global rank {outside.rank} which does not belong to the given group."
-            warnings.warn(text, stacklevel=2)  # torch's own would name this file
+    def _warn_not_in_group(self, original: Callable[..., Any], op_name: str) -> None:
+        outside = OutsideCall(self._host.running_thread.rank, op_name, current_user_site())
+        self._host.send_request(Noticed(NoticedKind.OUTSIDE, (), outside))
+        text = f"Running {op_name} on global rank {outside.rank} which does not belong to the given group."
+        warnings.warn(text, stacklevel=3)  # torch's own would name this file
 
-        return warn_not_in_group
-
-    def _batch_isend_irecv(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def batch_isend_irecv(p2p_op_list: Any) -> Any:
-            if not self._host.is_rank_thread():
-                return original(p2p_op_list)
-            self._host.send_request(OpenBatch())
-            try:
-                return original(p2p_op_list)
-            finally:
-                self._host.send_request(CloseBatch())
-
-        return batch_isend_irecv
+    def _batch_isend_irecv(self, original: Callable[..., Any], p2p_op_list: Any) -> Any:
+        self._host.send_request(OpenBatch())
+        try:
+            return original(p2p_op_list)
+        finally:
+            self._host.send_request(CloseBatch())
 
     # --- around each rank's program -----------------------------------------------------------------------------------
 
@@ -280,37 +267,36 @@ class SimulatedBackend:
 
     # --- making groups ------------------------------------------------------------------------------------------------
 
-    def _group_maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def new_process_group_helper(
-            group_size: int,
-            group_rank: int,
-            global_ranks_in_group: list[int],
-            backend: str,
-            store: Any,
-            group_name: str,
-            *arguments: Any,
-            **options: Any,
-        ) -> tuple[Any, Any]:
-            if not self._host.is_rank_thread() or backend == FAKE or self._is_own_backend(backend):
-                return original(  # type: ignore[no-any-return]
-                    group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
-                )
-            if not global_ranks_in_group and not self._makes_groups:
-                self._check_world(group_rank, group_size)
-                _check_backend(backend)
-            return self._groups.new_group(
-                global_ranks_in_group,
-                backend,
-                store,
-                group_name,
-                timeout=options.get("timeout"),
-                tag=options.get("pg_tag"),
-                device=options.get("device_id"),
-                description=options.get("group_desc"),
-                is_unconnected=options.get("enable_reconfigure", False),
+    def _new_process_group_helper(
+        self,
+        original: Callable[..., Any],
+        group_size: int,
+        group_rank: int,
+        global_ranks_in_group: list[int],
+        backend: str,
+        store: Any,
+        group_name: str,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        if backend == FAKE or self._is_own_backend(backend):
+            return original(
+                group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
             )
-
-        return new_process_group_helper
+        if not global_ranks_in_group and not self._makes_groups:
+            self._check_world(group_rank, group_size)
+            _check_backend(backend)
+        return self._groups.new_group(
+            global_ranks_in_group,
+            backend,
+            store,
+            group_name,
+            timeout=options.get("timeout"),
+            tag=options.get("pg_tag"),
+            device=options.get("device_id"),
+            description=options.get("group_desc"),
+            is_unconnected=options.get("enable_reconfigure", False),
+        )
 
     def _direct_gloo(self, original: Any) -> Any:
         return _GlooClass(original, self._groups.gloo_group, self._host)
@@ -337,88 +323,70 @@ class SimulatedBackend:
         self._host.send_request(WriteNote(EventKind.NOTE, text))
         return True
 
-    def _split_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def split_group(
-            parent_pg: Any = None,
-            split_ranks: Any = None,
-            timeout: Any = None,
-            pg_options: Any = None,
-            group_desc: str | None = None,
-            backend: Any = None,
-        ) -> Any:
-            if not self._host.is_rank_thread():
-                return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
-            return self._groups.split_group(
-                parent_pg, split_ranks, timeout=timeout, backend=backend, description=group_desc
-            )
+    def _split_group(
+        self,
+        original: Callable[..., Any],
+        parent_pg: Any = None,
+        split_ranks: Any = None,
+        timeout: Any = None,
+        pg_options: Any = None,
+        group_desc: str | None = None,
+        backend: Any = None,
+    ) -> Any:
+        return self._groups.split_group(
+            parent_pg, split_ranks, timeout=timeout, backend=backend, description=group_desc
+        )
 
-        return split_group
+    def _set_pg_timeout(self, original: Callable[..., None], timeout: timedelta, group: Any = None) -> None:
+        """Set the time-out of a simulated group, which torch takes for no group of gloo."""
+        group = group or distributed_c10d._get_default_group()
+        if isinstance(group, NamedGroup):
+            group.set_timeout(timeout)
+        else:
+            original(timeout, group)
 
-    def _set_pg_timeout(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Return a function that sets the time-out of a simulated group, which torch takes for no group of gloo."""
-
-        def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
-            group = group or distributed_c10d._get_default_group()
-            if isinstance(group, NamedGroup) and self._host.is_rank_thread():
-                group.set_timeout(timeout)
-            else:
-                original(timeout, group)
-
-        return set_pg_timeout
-
-    def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Return an `init_process_group` for programs that run inside a rank.
+    def _init_process_group(
+        self, original: Callable[..., None], backend: Any = None, *arguments: Any, **options: Any
+    ) -> None:
+        """Replace `init_process_group` for programs that run inside a rank.
 
         The simulator makes the default group before a program starts. After a destroy, the program may make a new one.
         """
+        if backend == FAKE:
+            return original(backend, *arguments, **options)
+        if distributed_c10d.GroupMember.WORLD is not None:
+            raise ValueError(
+                "trying to initialize the default process group twice! The simulator has done it before the "
+                "program starts: leave init_process_group out, or guard it with `if not dist.is_initialized():`"
+            )
+        options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
+        given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
+        store, url = options.get("store"), options.get("init_method")
+        if store is None and _is_file(url):
+            return original(backend or "gloo", **options | given)
+        if store is None or blocks_process(store):
+            store = self._groups.rendezvous_store(options.get("timeout"))
+        options |= given | {"init_method": None, "store": store}
+        return original(backend or "gloo", **options)
 
-        def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
-            if not self._host.is_rank_thread() or backend == FAKE:
-                return original(backend, *arguments, **options)
-            if distributed_c10d.GroupMember.WORLD is not None:
-                raise ValueError(
-                    "trying to initialize the default process group twice! The simulator has done it before the "
-                    "program starts: leave init_process_group out, or guard it with `if not dist.is_initialized():`"
-                )
-            options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
-            given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
-            store, url = options.get("store"), options.get("init_method")
-            if store is None and _is_file(url):
-                return original(backend or "gloo", **options | given)
-            if store is None or blocks_process(store):
-                store = self._groups.rendezvous_store(options.get("timeout"))
-            options |= given | {"init_method": None, "store": store}
-            return original(backend or "gloo", **options)
+    def _rendezvous(
+        self, original: Callable[..., Any], url: str, rank: int = -1, world_size: int = -1, **options: Any
+    ) -> Any:
+        """Replace torch's rendezvous, for an `init_process_group` that was imported by name."""
+        given = self._own_rank_and_world_size(rank, world_size)
+        if _is_file(url):
+            return original(url, **given, **options)
+        return iter([(self._groups.rendezvous_store(options.get("timeout")), given["rank"], given["world_size"])])
 
-        return init_process_group
-
-    def _rendezvous(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a replacement of torch's rendezvous, for an `init_process_group` that was imported by name."""
-
-        def rendezvous(
-            url: str, rank: int = -1, world_size: int = -1, **options: Any
-        ) -> Iterator[tuple[Any, int, int]]:
-            if not self._host.is_rank_thread():
-                return original(url, rank, world_size, **options)  # type: ignore[no-any-return]
-            given = self._own_rank_and_world_size(rank, world_size)
-            if _is_file(url):
-                return original(url, **given, **options)  # type: ignore[no-any-return]
-            return iter([(self._groups.rendezvous_store(options.get("timeout")), given["rank"], given["world_size"])])
-
-        return rendezvous
-
-    def _rendezvous_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that makes the simulated store for torch's own rendezvous by tcp:// and env://.
+    def _rendezvous_store(
+        self, original: Callable[..., Any], hostname: str, port: int, *arguments: Any, **options: Any
+    ) -> Any:
+        """Make the simulated store for torch's own rendezvous by tcp:// and env://.
 
         Under torchrun each rank is a client, so torch's own function finds a server only at the port of the agent."""
-
-        def create_c10d_store(hostname: str, port: int, *arguments: Any, **options: Any) -> Any:
-            is_elsewhere = uses_agent_store() and not is_agent_port(port)
-            if not self._host.is_rank_thread() or not 0 <= port < 2**16 or is_elsewhere:
-                return original(hostname, port, *arguments, **options)
-            return self._groups.rendezvous_store(arguments[2] if len(arguments) > 2 else options.get("timeout"), port)
-
-        return create_c10d_store
+        if not 0 <= port < 2**16 or (uses_agent_store() and not is_agent_port(port)):
+            return original(hostname, port, *arguments, **options)
+        return self._groups.rendezvous_store(arguments[2] if len(arguments) > 2 else options.get("timeout"), port)
 
     def _check_world(self, rank: int, world_size: int) -> None:
         """Raise for a rank or world size that the run does not have."""
@@ -451,14 +419,8 @@ class SimulatedBackend:
 
     # --- what a program says ------------------------------------------------------------------------------------------
 
-    def _report_agreed_value(self, original: Callable[[str, object], None]) -> Callable[[str, object], None]:
-        def report_value(name: str, value: object) -> None:
-            if self._host.is_rank_thread():
-                self._host.send_request(
-                    ReportAgreedValue(str(name), agreeing.text_of_value(value), current_user_site())
-                )
-
-        return report_value
+    def _report_agreed_value(self, original: Callable[[str, object], None], name: str, value: object) -> None:
+        self._host.send_request(ReportAgreedValue(str(name), agreeing.text_of_value(value), current_user_site()))
 
     # --- waiting for futures ------------------------------------------------------------------------------------------
 

@@ -250,15 +250,12 @@ class GroupMaker:
         timeout = timeout or (options and options._timeout)
         return self._make_group(name, label, members, rank, self._gloo, store, timeout=timeout, is_backend=True)
 
-    def wrap_p2p_op_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Return a replacement for P2POp's `__init__` that notes which pipeline stage sends or receives the message."""
-
-        def record_and_init(operation: Any, op: Any, tensor: Any, *arguments: Any, **options: Any) -> None:
-            original(operation, op, tensor, *arguments, **options)
-            if self._host.is_rank_thread():
-                self._trackers[self._host.running_thread.rank].messages.record_message(tensor, sys._getframe(1))
-
-        return record_and_init
+    def init_p2p_op(
+        self, original: Callable[..., None], operation: Any, op: Any, tensor: Any, *arguments: Any, **options: Any
+    ) -> None:
+        """Replace P2POp's `__init__`: also note which pipeline stage sends or receives the message."""
+        original(operation, op, tensor, *arguments, **options)
+        self._trackers[self._host.running_thread.rank].messages.record_message(tensor, sys._getframe(2))
 
     def count_optimizer_step(self, rank: int, optimizer: Optimizer) -> None:
         """Count an optimizer step of a rank for the units (such as FSDP modules) whose parameters it updated."""

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ddpsim.simulator.patches.torchft import checkpoints, servers
 from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.runtime.late_modules import call_with_module
-from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes, on_ranks
 
 _KINDS = (servers.LighthouseServer, servers.LighthouseClient, servers.ManagerServer, servers.ManagerClient)
 
@@ -58,15 +58,10 @@ def _chosen_on_ranks(host: Host, kind: type, original: Any) -> type:
 def _replace_gloo(host: Host, replaced: ReplacedAttributes, module: Any) -> None:
     """Let torchft's group of gloo have a simulated group itself: a group of torch takes only a backend in C++."""
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def create(group: Any, store: Any, rank: int, world_size: int) -> Any:
-            if not host.is_rank_thread():
-                return original(group, store, rank, world_size)
-            return dist.ProcessGroupGloo(store, rank, world_size, group._timeout)
+    def create(original: Callable[..., Any], group: Any, store: Any, rank: int, world_size: int) -> Any:
+        return dist.ProcessGroupGloo(store, rank, world_size, group._timeout)
 
-        return create
-
-    replaced.replace_attribute(module.ProcessGroupGloo, "_create_pg", make)
+    replaced.replace_attribute(module.ProcessGroupGloo, "_create_pg", on_ranks(host, create))
 
 
 def _replace_http(host: Host, replaced: ReplacedAttributes, module: Any) -> None:
@@ -82,7 +77,4 @@ def _replace_http(host: Host, replaced: ReplacedAttributes, module: Any) -> None
 def _replace_watchdog(host: Host, replaced: ReplacedAttributes, module: Any) -> None:
     """Leave out the watchdog of torchft's timers on ranks: it sleeps again and again, and so no hang would be found."""
 
-    def make(original: Callable[[Any], None]) -> Callable[[Any], None]:
-        return lambda manager: None if host.is_rank_thread() else original(manager)
-
-    replaced.replace_attribute(module._TimeoutManager, "_watchdog_loop", make)
+    replaced.replace_attribute(module._TimeoutManager, "_watchdog_loop", on_ranks(host, lambda original, manager: None))
