@@ -24,14 +24,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, wraps
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.hazards import SharedState, shared_process_finding
 from ddpsim.simulator.runtime.call_sites import current_user_site, user_site_of
-from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes, on_ranks
 from ddpsim.simulator.runtime.threads.waiting import is_importing_project_module
 from ddpsim.simulator.verdict import Finding
 
@@ -64,15 +64,15 @@ class SharedProcessWatch:
     def install(self) -> None:
         """Replace the functions whose use is recorded; the module's docstring lists them."""
         for owner, name, replacement in (
-            (os, "getpid", self._wrap_getpid),
-            (os, "chdir", partial(self._recording_replacement, SharedState.FOLDER)),
-            (signal, "signal", partial(self._recording_replacement, SharedState.SIGNALS)),
-            (_PROCESS, "start", self._wrap_process_start),
-            (os.environ, "encodekey", self._wrap_environ_lookup),
-            (ThreadPoolExecutor, "submit", self._wrap_executor_method),
-            (ThreadPoolExecutor, "shutdown", self._wrap_executor_method),
+            (os, "getpid", self._getpid),
+            (os, "chdir", partial(self._record_and_call, SharedState.FOLDER)),
+            (signal, "signal", partial(self._record_and_call, SharedState.SIGNALS)),
+            (_PROCESS, "start", self._start_process),
+            (os.environ, "encodekey", self._encode_key),
+            (ThreadPoolExecutor, "submit", self._call_on_own_executor),
+            (ThreadPoolExecutor, "shutdown", self._call_on_own_executor),
         ):
-            self._replaced.replace_attribute(owner, name, replacement)
+            self._replaced.replace_attribute(owner, name, on_ranks(self, replacement))
 
     def uninstall(self) -> None:
         """Restore the original functions. May be called twice."""
@@ -101,14 +101,16 @@ class SharedProcessWatch:
         if rank is not None:
             self._noted.setdefault((what, site, of), set()).add(rank)
 
-    def _wrap_executor_method(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def method(executor: ThreadPoolExecutor, /, *arguments: Any, **options: Any) -> Any:
-            rank = self._running_rank()
-            own = executor if rank is None else self._executor_of(rank, executor)
-            return original(own, *arguments, **options)
+    def is_rank_thread(self) -> bool:
+        """True on the running thread of a rank."""
+        return self._running_rank() is not None
 
-        return method
+    def _call_on_own_executor(
+        self, original: Callable[..., Any], executor: ThreadPoolExecutor, /, *arguments: Any, **options: Any
+    ) -> Any:
+        rank = self._running_rank()
+        own = executor if rank is None else self._executor_of(rank, executor)
+        return original(own, *arguments, **options)
 
     def _executor_of(self, rank: int, executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
         """Return a rank's own copy of the caller's thread pool executor."""
@@ -118,49 +120,32 @@ class SharedProcessWatch:
             self._executors[rank, id(executor)] = executor, _copy_without_work(executor)
         return self._executors[rank, id(executor)][1]
 
-    def _wrap_getpid(self, original: Callable[[], int]) -> Callable[[], int]:
-        def getpid() -> int:
-            rank = self._running_rank()
-            caller = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
-            if not rank or caller in _KNOW_ONE_PROCESS:
-                return original()
-            return self._process_ids.setdefault(rank, threading.get_native_id())
+    def _getpid(self, original: Callable[[], int]) -> int:
+        rank = self._running_rank()
+        caller = str(sys._getframe(2).f_globals.get("__name__")).partition(".")[0]
+        if not rank or caller in _KNOW_ONE_PROCESS:
+            return original()
+        return self._process_ids.setdefault(rank, threading.get_native_id())
 
-        return getpid
+    def _record_and_call(self, what: SharedState, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self._record_use(what, current_user_site())
+        return original(*arguments, **options)
 
-    def _recording_replacement(self, what: SharedState, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def recorded_call(*arguments: Any, **options: Any) -> Any:
-            self._record_use(what, current_user_site())
-            return original(*arguments, **options)
+    def _start_process(self, original: Callable[[Any], None], process: Any) -> None:
+        if not str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.utils.data"):
+            self._record_use(SharedState.PROCESSES, current_user_site())
+        original(process)
 
-        return recorded_call
-
-    def _wrap_process_start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        @wraps(original)
-        def start(process: Any) -> None:
-            if not str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.utils.data"):
-                self._record_use(SharedState.PROCESSES, current_user_site())
-            original(process)
-
-        return start
-
-    def _wrap_environ_lookup(self, original: Callable[[str], Any]) -> Callable[[str], Any]:
+    def _encode_key(self, original: Callable[[str], Any], key: str) -> Any:
         """Replace `os.environ.encodekey`, which each look-up calls first, on the instance.
 
         Python 3.13 stops tracking changes of a class after a thousand versions, so a later replacement on the class
         would not be called.
         """
-
-        @wraps(original)
-        def encodekey(key: str) -> Any:
-            if key in _OF_A_RANK and self._running_rank() is not None:
-                frame = sys._getframe(1)
-                if frame.f_code is _LOOKS_UP and is_importing_project_module(frame):
-                    self._record_use(SharedState.ENVIRONMENT, user_site_of(frame.f_back), key)
-            return original(key)
-
-        return encodekey
+        frame = sys._getframe(2)
+        if key in _OF_A_RANK and frame.f_code is _LOOKS_UP and is_importing_project_module(frame):
+            self._record_use(SharedState.ENVIRONMENT, user_site_of(frame.f_back), key)
+        return original(key)
 
 
 def _copy_without_work(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:

@@ -82,6 +82,10 @@ class LockSteps:
         host = self._host
         return None if host is None or self.is_untracked or not host.is_rank_thread() else host.running_thread
 
+    def is_rank_thread(self) -> bool:
+        """True if the caller runs on a rank's thread."""
+        return self.calling_rank_thread() is not None
+
     def only_external_thread_can_release(self, me: RankThread, *, is_external: bool) -> bool:
         """True if only a thread outside the simulation can release what the caller waits for, in real time."""
         return (is_external or len(me.of.threads) == 1) and self.has_external_threads()

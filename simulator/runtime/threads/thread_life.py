@@ -36,7 +36,7 @@ from ddpsim.simulator.kernel.requests import Block, CancelThread, ReadClock, Saw
 from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.one_core import record_shared_core
 from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound
-from ddpsim.simulator.runtime.replaced import ReplacedAttributes
+from ddpsim.simulator.runtime.replaced import ReplacedAttributes, on_ranks
 from ddpsim.simulator.runtime.threads import executor_parts as parts
 from ddpsim.simulator.runtime.threads.event_loops import is_external_thread, may_wake_ranks, wrap_loop_constructor
 from ddpsim.simulator.runtime.threads.lock_steps import LockHost, LockSteps
@@ -82,14 +82,15 @@ class RankThreads:
         steps, makers = self.steps, self._makers
         now = partial(self._clock_for_ranks, lambda: float(self.steps.host.send_request(ReadClock())))
         thread: Any = threading.Thread
+        on = partial(on_ranks, steps)
         for owner, name, replacement in (
-            (thread, "start", self._wrap_start),
-            (thread, "join", self._wrap_join),
-            (_thread, "start_new_thread", self._wrap_start_new_thread),
-            (_thread, "start_new", self._wrap_start_new_thread),
-            (thread, "is_alive", self._wrap_is_alive),
-            (threading, "enumerate", partial(self._wrap_thread_list, list)),
-            (threading, "active_count", partial(self._wrap_thread_list, len)),
+            (thread, "start", on(self._start)),
+            (thread, "join", on(self._join)),
+            (_thread, "start_new_thread", on(self._start_new_thread)),
+            (_thread, "start_new", on(self._start_new_thread)),
+            (thread, "is_alive", on(self._is_alive)),
+            (threading, "enumerate", on(lambda original: self._own_threads())),
+            (threading, "active_count", on(lambda original: len(self._own_threads()))),
             (threading, "Lock", partial(makers.wrap_maker, RankLock, "Lock")),
             (threading, "RLock", partial(makers.wrap_maker, RankRLock, "RLock")),
             (threading, "_allocate_lock", makers.wrap_condition_lock),
@@ -140,32 +141,25 @@ class RankThreads:
 
     # --- a thread's life ----------------------------------------------------------------------------------------------
 
-    def _wrap_start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def start(thread: Any) -> None:
-            me = self.steps.calling_rank_thread()
-            if me is None or thread in self._records or not getattr(thread, "_initialized", False):
-                original(thread)
-            elif is_external_thread(thread):
-                self._start_native_thread(original, thread)
-                if may_wake_ranks(thread):
-                    self._external_threads.append(thread)
-            else:
-                self._start_rank_thread(original, thread, me)
+    def _start(self, original: Callable[[Any], None], thread: Any) -> None:
+        if thread in self._records or not getattr(thread, "_initialized", False):
+            original(thread)
+        elif is_external_thread(thread):
+            self._start_native_thread(original, thread)
+            if may_wake_ranks(thread):
+                self._external_threads.append(thread)
+        else:
+            self._start_rank_thread(original, thread, self.steps.host.running_thread)
 
-        return start
-
-    def _wrap_start_new_thread(self, original: Callable[..., int]) -> Callable[..., int]:
+    @staticmethod
+    def _start_new_thread(
+        original: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any = None, /
+    ) -> int:
         """Replace `_thread.start_new_thread`: its threads are threads of the rank, too."""
-
-        def start(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /) -> int:
-            if self.steps.calling_rank_thread() is None:
-                return original(function, args, kwargs or {})
-            thread = threading.Thread(target=function, args=args, kwargs=kwargs, daemon=True)
-            thread.start()
-            assert thread.ident is not None
-            return thread.ident
-
-        return start
+        thread = threading.Thread(target=function, args=args, kwargs=kwargs, daemon=True)
+        thread.start()
+        assert thread.ident is not None
+        return thread.ident
 
     def _start_rank_thread(self, original: Callable[[Any], None], thread: Any, me: RankThread) -> None:
         child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=current_user_site())
@@ -211,42 +205,29 @@ class RankThreads:
 
         return make
 
-    def _wrap_join(self, original: Callable[..., None]) -> Callable[..., None]:
-        def join(thread: Any, timeout: float | None = None) -> None:
-            me, other = self.steps.calling_rank_thread(), self._records.get(thread)
-            if me is None or other is None or other is me:
-                return original(thread, timeout)
-            if self._wait_for_thread(me, other, timeout) and not other.is_abandoned:
-                original(thread)  # the thread ends at once
-            return None
+    def _join(self, original: Callable[..., None], thread: Any, timeout: float | None = None) -> None:
+        me, other = self.steps.host.running_thread, self._records.get(thread)
+        if other is None or other is me:
+            original(thread, timeout)
+        elif self._wait_for_thread(me, other, timeout) and not other.is_abandoned:
+            original(thread)  # the thread ends at once
 
-        return join
+    def _is_alive(self, original: Callable[[Any], bool], thread: Any) -> bool:
+        me, other = self.steps.host.running_thread, self._records.get(thread)
+        if other is None:
+            return original(thread)
+        look = Access(thread_end_object(other), AccessMode.READ)
+        self.steps.choice_point_before(me, (look,), is_in_vain=not other.is_finished and other is not me)
+        self.steps.report_accesses(me, look)
+        return not other.is_finished
 
-    def _wrap_is_alive(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        def is_alive(thread: Any) -> bool:
-            me, other = self.steps.calling_rank_thread(), self._records.get(thread)
-            if me is None or other is None:
-                return original(thread)
-            look = Access(thread_end_object(other), AccessMode.READ)
-            self.steps.choice_point_before(me, (look,), is_in_vain=not other.is_finished and other is not me)
-            self.steps.report_accesses(me, look)
-            return not other.is_finished
-
-        return is_alive
-
-    def _wrap_thread_list(self, kind: Callable[[list[Any]], Any], original: Callable[[], Any]) -> Callable[[], Any]:
-        """Replace a function that returns a process's threads, or their number: in a rank, those of the rank."""
-
-        def threads() -> Any:
-            me = self.steps.calling_rank_thread()
-            if me is None:
-                return original()
-            look = Access(threads_object(me.rank), AccessMode.READ)
-            self.steps.choice_point_before(me, (look,))
-            self.steps.report_accesses(me, look)
-            return kind([each.thread for each in me.of.threads])
-
-        return threads
+    def _own_threads(self) -> list[Any]:
+        """Return the threads of the running rank, for functions that return those of a process, or their number."""
+        me = self.steps.host.running_thread
+        look = Access(threads_object(me.rank), AccessMode.READ)
+        self.steps.choice_point_before(me, (look,))
+        self.steps.report_accesses(me, look)
+        return [each.thread for each in me.of.threads]
 
     def _wait_for_thread(
         self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False
