@@ -92,10 +92,8 @@ class RankCoordinator:
         """Carry out a decision of the kernel (the scheduler); return the next, or None once all ranks have ended."""
         if isinstance(answer, answers.SwitchTask):
             return self._switch_task(answer.to)
-        if isinstance(answer, answers.MoveTensors):
-            return self._move_call_data(answer)
-        if isinstance(answer, answers.FailCalls):
-            return self._fail_calls(answer)
+        if isinstance(answer, (answers.MoveTensors, answers.FailCalls)):
+            return self._complete_calls(answer)
         if isinstance(answer, answers.AwaitExternalThreads):
             return self._kernel.reply(requests.AwaitedExternalThreads(woke_a_rank=False))
         mine = self._running_inbox
@@ -148,17 +146,9 @@ class RankCoordinator:
             me.number, answer, run.steps, is_stopping, states, known, error, now=run.clock.now, is_terminated=is_ended
         )
 
-    def _move_call_data(self, move: answers.MoveTensors) -> Answer:
-        answer = self._kernel.reply(self._posted.move_call_data(move))
-        for rank, _ in move.calls:
-            if rank != self._running_task.rank_number:
-                self._speculation.answer_if_certain(self._inboxes[rank])
-        return answer
-
-    def _fail_calls(self, failed: answers.FailCalls) -> Answer:
-        self._posted.fail_calls(failed)
-        answer = self._kernel.reply(requests.MovedTensors())
-        for rank, _ in failed.calls:
+    def _complete_calls(self, completed: answers.MoveTensors | answers.FailCalls) -> Answer:
+        answer = self._kernel.reply(self._posted.complete_calls(completed))
+        for rank, _ in completed.calls:
             if rank != self._running_task.rank_number:
                 self._speculation.answer_if_certain(self._inboxes[rank])
         return answer
@@ -275,9 +265,7 @@ class RankCoordinator:
         self._posted.add_call(self._running_task.rank_number, message.handle, message.call, message.parcel)
         answer = self._kernel.handle(requests.IssueCall(message.handle, message.call))
         while isinstance(answer, (answers.MoveTensors, answers.FailCalls)):
-            answer = (
-                self._move_call_data(answer) if isinstance(answer, answers.MoveTensors) else self._fail_calls(answer)
-            )
+            answer = self._complete_calls(answer)
         # An answer other than `Continue` is also the answer to the rank's next request.
 
     def _stop_by_failure(self, message: messages.InternalFailure) -> None:

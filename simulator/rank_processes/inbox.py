@@ -137,8 +137,17 @@ class PostedCalls:
         self._posted[rank, handle] = _PostedCall(call, parcel)
         self._inboxes[rank].last_posted = handle
 
-    def move_call_data(self, move: MoveTensors) -> MovedTensors:
-        """Move the data of a complete call, and record the result for each rank."""
+    def complete_calls(self, answer: MoveTensors | FailCalls) -> MovedTensors:
+        """Complete calls: move their data, or let them fail. Record the result for each rank."""
+        if isinstance(answer, MoveTensors):
+            return self._move_call_data(answer)
+        for rank, handle in answer.calls:
+            del self._posted[rank, handle]
+            outcome = messages.CallResult(make_call_error(answer.failure), None, ())
+            self._inboxes[rank].completions.outcomes[handle] = outcome
+        return MovedTensors()
+
+    def _move_call_data(self, move: MoveTensors) -> MovedTensors:
         posted = [self._posted.pop(name) for name in move.calls]
         for (rank, _), each in zip(move.calls, posted, strict=True):
             each.payload = self._inboxes[rank].child.arena.unpack_payload(each.parcel)
@@ -151,13 +160,6 @@ class PostedCalls:
             outcome = messages.CallResult(error and copy(error), source, members, outputs_outside_arena(each.payload))
             self._inboxes[rank].completions.outcomes[handle] = outcome
         return MovedTensors(None if error is None else str(error))
-
-    def fail_calls(self, failed: FailCalls) -> None:
-        """Record the error with which calls end."""
-        for rank, handle in failed.calls:
-            del self._posted[rank, handle]
-            outcome = messages.CallResult(make_call_error(failed.failure), None, ())
-            self._inboxes[rank].completions.outcomes[handle] = outcome
 
 
 Known = tuple[tuple[int, messages.CallResult], ...]
