@@ -16,13 +16,7 @@ from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from ddpsim import agree, ddp
 from ddpsim.scenarios.training.snapshot import History, Snapshot, join_model_snapshots, snapshot
-from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
-
-_HOOKS = {
-    CommunicationHook.ALLREDUCE: default_hooks.allreduce_hook,
-    CommunicationHook.FP16_COMPRESS: default_hooks.fp16_compress_hook,
-    CommunicationHook.BF16_COMPRESS: default_hooks.bf16_compress_hook,
-}
+from ddpsim.scenarios.training.training import Action, OptimizerChoice, OptimizerName, Training
 
 _OPTIMIZERS = {
     OptimizerName.SGD: torch.optim.SGD,
@@ -90,7 +84,7 @@ def _wrap_network(training: Training, index: int, rank: int) -> Any:
     network = training.make_network(index, seed=training.seed + rank)
     model = DistributedDataParallel(network, **training.engine_options)  # type: ignore[arg-type]
     if training.communication_hook is not None:
-        model.register_comm_hook(None, _HOOKS[training.communication_hook])
+        model.register_comm_hook(None, getattr(default_hooks, f"{training.communication_hook.value}_hook"))
     if training.averages_buffers:
         _average_buffers(model)
     return model
