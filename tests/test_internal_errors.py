@@ -54,7 +54,7 @@ PLACES = [
     ("runtime.threads.thread_body.restore_run_method", starts_a_thread, AT_RANK.format(0), RANK.format(0)),
     ("runtime.thread_host.RankThreads.wait_for_other_threads", barrier, AT_RANK.format(1), RANK.format(1)),
     ("kernel.endings.WaitGraph", lambda rank: rank or dist.barrier(), AT_RANK.format("[01]"), AT_RANK.format("[01]")),
-    ("rank_processes.coordinator.RankCoordinator._move_call_data", barrier, None, RUN),
+    ("rank_processes.coordinator.RankCoordinator._complete_calls", barrier, None, RUN),
     ("rank_processes.own_process._seed_generators", barrier, None, RANK.format(0)),
     ("rank_processes.rank_process._RankProcess._install_signal_handlers", barrier, None, RANK.format(0)),
     ("rank_processes.rank_process._RankProcess._final_message", barrier, None, RANK.format(0)),
