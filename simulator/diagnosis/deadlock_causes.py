@@ -254,7 +254,7 @@ def _advise_cycle(snapshot: Snapshot, reading: WaitReason, culprits: tuple[int, 
         return Cause.CIRCLE.lines()
     if all(call.origin.phase is not Phase.USER for call in calls):
         who = "some ranks" if culprits == reading.culprits else rank_list(culprits)
-        return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
+        return Cause.WRAPPERS_MIXED.lines(who=who)
     cause = Cause.GROUPS_IN_OTHER_ORDER if len(groups) == 1 else Cause.GROUPS_IN_A_RING
     return cause.lines(fact=f"{', '.join(shorten_list(groups))} and {last}")
 

@@ -151,7 +151,7 @@ def _advise_calls_of_wrappers(calls: Sequence[Call], code: Code, culprits: tuple
     if wrapping and len(wrapping) < len(calls):
         return Cause.WRAPPED_ALONE.lines(who=ranks_text(c for c in calls if c.origin.phase not in WRAPPING))
     if len({call.origin.wrapper for call in calls}) > 1:
-        return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
+        return Cause.WRAPPERS_MIXED.lines(who="some ranks" if len(culprits) == len(calls) else who)
     if hooks := _advise_hooks(calls, culprits, who):
         return hooks
     if wrapping:

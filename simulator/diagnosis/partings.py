@@ -41,7 +41,7 @@ _COMPLETED = (
     Cause.SKIPPED_BACKWARD,
     Cause.EXTRA_FORWARD,
     Cause.FORWARD_ALONE,
-    Cause.WRAPPERS_IN_OTHER_ORDER,
+    Cause.WRAPPERS_MIXED,
     Cause.UNUSED_ON_SOME_RANKS,
 )
 """Causes that say what went wrong in DDP, and to which a note adds the line where the paths part."""
@@ -86,7 +86,7 @@ def name_parting(finding: Finding, noticed: Sequence[Noticed]) -> Finding:
     `noticed` are the facts of the same execution, repeated with a tracer.
     """
     groups = {call.group for call in finding.calls if not call.is_point_to_point}
-    paths = _paths_of_ranks(noticed, groups)
+    paths = _paths_of_ranks(noticed, groups, finding.calls)
     ranks = [rank for rank in finding.ranks if rank in paths]
     others = [rank for rank in paths if rank not in ranks] or ranks[:1]
     if not groups or not finding.code.value.startswith(MAY_FOLLOW) or not others:
@@ -218,11 +218,14 @@ END = PathStep("", NOWHERE)
 """The end of a program that returned."""
 
 
-def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, dict[str, list[PathStep | Call]]]:
+def _paths_of_ranks(
+    noticed: Sequence[Noticed], groups: set[str], ends: Sequence[Call]
+) -> dict[int, dict[str, list[PathStep | Call]]]:
     """Return, by rank and thread, the steps and the collectives on these groups, in order.
 
     How far a generator expression went, as in `all(...)`, is no step of its own: rounds would meet other rounds there.
-    Nor is a call by which DDP rebuilds its buckets: the first forward that follows makes it, whatever its line.
+    Nor is a call by which DDP rebuilds its buckets, unless it is one of the finding's, with which the paths end: the
+    first forward that follows makes it, whatever its line.
     """
     paths: dict[int, dict[str, list[PathStep | Call]]] = {}
     for fact in noticed:
@@ -231,7 +234,9 @@ def _paths_of_ranks(noticed: Sequence[Noticed], groups: set[str]) -> dict[int, d
             calls = [
                 call
                 for call in fact.calls
-                if call.group in groups and not call.is_point_to_point and call.origin.phase is not Phase.REBUILD
+                if call.group in groups
+                and not call.is_point_to_point
+                and (call.origin.phase is not Phase.REBUILD or call in ends)
             ]
             for step in (*(each for each in steps if each.site.function != "<genexpr>"), *calls):
                 path = paths.setdefault(rank, {}).setdefault(step.thread, [])

@@ -141,12 +141,12 @@ CASES = {
     ),
     "two orders": (in_groups("a", "b"), CYCLE, (0, 1), Cause.GROUPS_IN_OTHER_ORDER, {"fact": '"a" and "b"'}),
     "one order is as good as the other": (in_groups("a", "a", "b", "a"), CYCLE, (0, 2), Cause.GROUPS_IN_OTHER_ORDER),
-    "wrappers": (in_groups("a", "a", "b", "a", origin=BUCKET), CYCLE, (2,), Cause.WRAPPERS_IN_OTHER_ORDER),
+    "wrappers": (in_groups("a", "a", "b", "a", origin=BUCKET), CYCLE, (2,), Cause.WRAPPERS_MIXED),
     "wrappers, two orders": (
         in_groups("a", "a", "b", "b", origin=BUCKET),
         CYCLE,
         (0, 2),
-        Cause.WRAPPERS_IN_OTHER_ORDER,
+        Cause.WRAPPERS_MIXED,
         {"who": "some ranks"},
     ),
     # messages and store keys

@@ -72,8 +72,8 @@ CASES = {
     "not listed": (of(Phase.BUCKET, wrapper=1, bucket=0), SHADOW_CONTROL, Cause.NOT_IN_JOIN),
     "entered on some ranks": (CONTROL, BUCKET, Cause.JOINED_ON_SOME_RANKS),
     # wrappers
-    "other order, alike": (BUCKET, of(Phase.BUCKET, wrapper=1, bucket=0), Cause.WRAPPERS_IN_OTHER_ORDER),
-    "other order": (BUCKET, of(Phase.BUCKET, METRIC, wrapper=1, bucket=0), Cause.WRAPPERS_IN_OTHER_ORDER),
+    "other order, alike": (BUCKET, of(Phase.BUCKET, wrapper=1, bucket=0), Cause.WRAPPERS_MIXED),
+    "other order": (BUCKET, of(Phase.BUCKET, METRIC, wrapper=1, bucket=0), Cause.WRAPPERS_MIXED),
     "state": (WRAPPING, of(Phase.STATE_BROADCAST, LARGER, step=None), Cause.MODELS_DIFFER),
     "check": (CHECKING, of(Phase.PARAMETER_CHECK, LARGER, step=None), Cause.MODELS_DIFFER),
     "wraps nothing": (WRAPPING, users(BARRIER), Cause.WRAPPED_ALONE),

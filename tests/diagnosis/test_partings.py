@@ -467,6 +467,32 @@ def test_what_ddp_misses_comes_with_the_line_where_the_paths_part(world_size):
     assert not simulate(partial(draws_whether_to_train_both, shares=True), world_size).findings
 
 
+def updates_by_its_own_loss(rank, shares=False):
+    """Each round trains one wrapper, and another where the rank's loss is low: a step too few is no other order."""
+    generator, discriminator = (DistributedDataParallel(torch.nn.Linear(2, size)) for size in (2, 1))
+    for step in range(3):
+        generator(torch.ones(1, 2)).sum().backward()
+        loss = 0.9 if rank == 0 and step == 1 and not shares else 0.5
+        if loss < 0.7:
+            discriminator(torch.ones(1, 2)).sum().backward()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_wrapper_that_a_rank_left_out_comes_with_the_line_where_the_paths_part(world_size):
+    """Of one rank the wrapper rebuilds its buckets, in the second forward: that call is where the paths part."""
+    text = found_by(updates_by_its_own_loss, world_size=world_size).text
+    first, who = updates_by_its_own_loss.__code__.co_firstlineno, "some ranks" if world_size == 2 else "rank 0"
+    rest = "rank 1" if world_size == 2 else "ranks 1, 2"
+    assert (
+        f"cause   {who} used the wrappers in another order than the others, or left out a forward or backward of one "
+        "of them, or made one more: calls of two models are matched, or wait for each other"
+    ) in text
+    (note,) = (line for line in text.splitlines() if f"shows: from test_partings.py:{first + 6} " in line)
+    assert f"{rest} went on at test_partings.py:{first + 7}" in note
+    assert note.endswith("there loss is 0.9 on rank 0 against 0.5 on " + rest)
+    assert not simulate(partial(updates_by_its_own_loss, shares=True), world_size).findings
+
+
 def test_a_result_of_reduce_is_on_its_root_only():
     assert "reduce #0" in found_by(decided_by_reduce).text
     assert "has its result on rank 0 only" in found_by(decided_by_reduce).text

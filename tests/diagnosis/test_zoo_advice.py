@@ -75,8 +75,8 @@ CAUSES = {
         Cause.GROUP_DESTROYED,
         {"site": marked_line("teardown-while-peers-communicate"), "operation": "all_reduce #2"},
     ),
-    "two-wrapped-models-in-different-order": (Cause.WRAPPERS_IN_OTHER_ORDER, {}),
-    "two-wrapped-models-in-their-own-groups": (Cause.WRAPPERS_IN_OTHER_ORDER, {}),
+    "two-wrapped-models-in-different-order": (Cause.WRAPPERS_MIXED, {}),
+    "two-wrapped-models-in-their-own-groups": (Cause.WRAPPERS_MIXED, {}),
     "uneven-batches-then-barrier": (Cause.LEFT_LOOP, {"operation": "barrier"}),
     "unfreeze-after-wrap": (Cause.NOT_IN_A_BUCKET, {"fact": "0.weight"}),
     "unused-on-all-ranks-single-step": (

@@ -18,10 +18,11 @@ class ParallelismCauses:
         "the model of {who} differs from the others' in parameters, buffers, requires_grad, ignored names or options",
         "build the same model on every rank, with the same requires_grad, ignored names and DDP options",
     )
-    WRAPPERS_IN_OTHER_ORDER = make_advice(facts.Ranks)(
-        "{who} used the wrappers in another order than the others, so calls of two models are matched or "
-        "wait for each other",
-        "run forwards and backwards of several wrappers in one order on every rank; separate groups do not help",
+    WRAPPERS_MIXED = make_advice(facts.Ranks)(
+        "{who} used the wrappers in another order than the others, or left out a forward or backward of one of them, "
+        "or made one more: calls of two models are matched, or wait for each other",
+        "run forwards and backwards of several wrappers in one order and equally often on every rank, and share what "
+        "decides on one (all_reduce or broadcast it); separate groups do not help",
     )
     UNUSED_ON_SOME_RANKS = make_advice(facts.Ranks)(
         "{who} filled other buckets than the others: the loss left parameters out only there, or only elsewhere",
