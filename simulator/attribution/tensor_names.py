@@ -2,14 +2,18 @@
 
 Names come from the locals of the user's function that makes the call, of up to two functions that called it, and from
 the attributes of their `self`: a parameter of a module or its gradient, an entry of an optimizer's state, or an entry
-of a dictionary. Otherwise a loop variable may name the tensor: a string that is a key of such a dictionary, or in such
-a list or set. A value that a function reduces may have its name beside it, as in `log("loss", value)`: the function's
-first argument that is a string. At a line where no name was found a few times, or often enough, the search stops.
+of a dictionary. Otherwise the variable of a loop that runs may name the tensor: a string that is a key of such a
+dictionary, or in such a list or set. A value that a function reduces may have its name beside it, as in
+`log("loss", value)`: the function's first argument that is a string. At a line where no name was found a few times, or
+often enough, the search stops.
 """
 
+import ast
+import linecache
 import sys
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -91,12 +95,12 @@ class TensorNameFinder:
         for _ in range(_FRAMES):
             if outer is None or is_simulator_file(outer.f_code.co_filename):
                 return None
-            if (found := self._find_name_in_scope(tensor, _locals_of(outer))) is not None:
+            if (found := self._find_name_in_scope(tensor, _locals_of(outer), outer)) is not None:
                 return found
             outer = outer.f_back if outer.f_code.co_filename == frame.f_code.co_filename else None
         return None
 
-    def _find_name_in_scope(self, tensor: Tensor, values: Mapping[str, Any]) -> TensorName | None:
+    def _find_name_in_scope(self, tensor: Tensor, values: Mapping[str, Any], frame: FrameType) -> TensorName | None:
         telling = [named for named in values.items() if type(named[1]) not in _UNSEARCHED_TYPES]
         if not telling:  # the fast path: most scopes have none, and every call asks
             return None
@@ -115,7 +119,7 @@ class TensorNameFinder:
                         alias = f"{owner}[{others[0]!r}]" if others and self._is_named_again(tensor) else ""
                         return TensorName(f"{owner}[{key!r}]", is_sure=False, alias=alias)
         words = [named for named in values.items() if type(named[1]) is str]
-        return _name_by_loop_variable(words, telling) if words else None
+        return _name_by_loop_variable(words, telling, frame) if words else None
 
     def _is_named_again(self, tensor: Tensor) -> bool:
         """Return whether a tensor was named before, and the rank has not changed it since."""
@@ -169,11 +173,53 @@ def _searchable_attributes(owner: object) -> list[tuple[str, Any]]:
     return [(f"self.{name}", value) for name, value in attributes.items() if type(value) not in _UNSEARCHED_TYPES]
 
 
-def _name_by_loop_variable(words: list[tuple[str, str]], telling: list[tuple[str, Any]]) -> TensorName | None:
+def _name_by_loop_variable(
+    words: list[tuple[str, str]], telling: list[tuple[str, Any]], frame: FrameType
+) -> TensorName | None:
     for name, word in words:
-        if any(_contains_word(container, word) for _, container in telling):
+        if any(_contains_word(container, word) for _, container in telling) and not _has_loop_ended(name, frame):
             return TensorName(f"{name} {word!r}", is_sure=False, is_word=True)
     return None
+
+
+def _has_loop_ended(name: str, frame: FrameType) -> bool:
+    """Return True if only loops that went through all of something bind a name, and none of them runs now."""
+    ended = _lines_of_loops(frame.f_code.co_filename).get((frame.f_code.co_name, frame.f_code.co_firstlineno), {})
+    return name in ended and all(frame.f_lineno not in lines for lines in ended[name])
+
+
+@lru_cache(maxsize=64)
+def _lines_of_loops(path: str) -> Mapping[tuple[str, int], Mapping[str, list[range]]]:
+    """Return, by the name and first line of a function, the lines of the `for` loops without a `break` that bind a
+    name, for names that nothing else binds there."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return {}
+    found = {}
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            inside = list(ast.walk(function))
+            hidden = [each.target for each in inside if isinstance(each, ast.comprehension)]  # in a scope of its own
+            names = (each for each in inside if isinstance(each, ast.Name) and type(each.ctx) is ast.Store)
+            bound = Counter(each.id for each in names) - Counter(_names_in(hidden))
+            bound += Counter(each.arg for each in inside if isinstance(each, ast.arg))
+            lines: dict[str, list[range]] = defaultdict(list)
+            for loop in inside:
+                if isinstance(loop, (ast.For, ast.AsyncFor)) and not _can_break(loop):
+                    for name in _names_in([loop.target]):
+                        lines[name].append(range(loop.lineno, (loop.body[-1].end_lineno or 0) + 1))
+            first = min(each.lineno for each in (function, *function.decorator_list))
+            found[function.name, first] = {name: own for name, own in lines.items() if bound[name] == len(own)}
+    return found
+
+
+def _names_in(targets: Sequence[ast.AST]) -> list[str]:
+    return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+
+
+def _can_break(loop: ast.AST) -> bool:
+    return any(isinstance(each, ast.Break) for each in ast.walk(loop))
 
 
 def _name_by_argument(frame: FrameType) -> TensorName | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import shorten_text, values_with_ranks_text
+from ddpsim.simulator.diagnosis.explain import shorten_list, shorten_text, values_with_ranks_text
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.rank_errors import MAY_FOLLOW
 from ddpsim.simulator.verdict import Code, Finding
@@ -324,7 +324,7 @@ def _advise_branch(
             fact = f"{call.title} at {call.location}, {call.origin}"
             return _with_advice(finding, Cause.REDUCED_ALONE.lines(rank_list(ranks), fact), [call.site])
     if (last := _line_that_decides(parting)) is None:
-        return finding
+        return _note_detours(finding, parting)
     ways = {rank: paths[rank].get(last.thread, ()) for rank in sorted((*who, *rest))}
     own = {rank: each.mine[: each.at[0]] for rank, each in found.items()}
     last_steps, same_rounds = (_steps_at(last, ways, each, parting.other[:j]) for each in (own, {}))
@@ -364,6 +364,21 @@ def _advise_branch(
     if finding_has_cause(finding, [Cause.OTHER_BRANCH, Cause.OTHER_FUNCTION, Cause.OTHER_TENSOR, Cause.OTHER_ARGUMENT]):
         return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=f"from {last.site} {sides}")], sites)
     return finding
+
+
+def _note_detours(finding: Finding, parting: Parting) -> Finding:
+    """Return a finding about the arguments of a call with a note of the lines where the paths part and meet again since
+    the calls before, one of which may have decided; the finding itself if there are none."""
+    mine, other, (i, _), _ = parting
+    one, two = ([_key(step, finding.calls) for step in path] for path in (mine, other))
+    before = max((index for index in range(i) if isinstance(mine[index], Call)), default=-1)
+    detours = [Parting(mine, other, (p, q), (m, n)) for p, q, m, n in _detours(one, two) if before < p < i]
+    lines = dict.fromkeys(str(last.site) for each in detours if (last := _line_that_decides(each)) is not None)
+    if not lines or not finding_has_cause(finding, [Cause.OTHER_TENSOR, Cause.OTHER_ARGUMENT]):
+        return finding
+    where = ", ".join(shorten_list([*lines]))
+    text = f"a second run, with a tracer, shows: since the calls before, the paths of the ranks part at {where}"
+    return replace(finding, lines=(*finding.lines, LabelledLine("note", f"{text} and meet again")))
 
 
 def _line_that_decides(parting: Parting) -> PathStep | None:

@@ -348,6 +348,59 @@ def test_what_a_program_may_do(program):
     assert "hazard.tensor_order" not in {str(each.code) for each in result.findings}
 
 
+def reduces_a_stack(rank, values):
+    for key in sorted(values):
+        values[key] *= 1.0
+    dist.all_reduce(torch.stack(list(values.values())))
+    return {key: len(key) for key in values}
+
+
+def reduces_what_it_looked_for(rank, values):
+    for key in sorted(values, reverse=rank == 0):
+        if len(key) > 0:
+            break
+    dist.all_reduce(torch.ones(len(key)))
+
+
+def reduces_each(rank, values):
+    for key in sorted(values, reverse=rank == 0):
+        dist.all_reduce(torch.ones(len(key)))
+
+
+def reduces_what_was_bound_twice(rank, values):
+    for key in sorted(values):
+        values[key] *= 1.0
+    key = max(values, key=len)
+    dist.all_reduce(torch.ones(len(key)))
+
+
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [
+        (reduces_a_stack, False),
+        (reduces_what_it_looked_for, True),
+        (reduces_each, True),
+        (reduces_what_was_bound_twice, True),
+    ],
+)
+def test_the_variable_of_a_loop_that_has_ended_names_nothing(program, named):
+    """A stack of what a loop has read is no single entry; one that it looked for, or that was chosen later, is."""
+    keys = [{"cls": torch.ones(()), "extra": torch.ones(())}, {"cls": torch.ones(())}]
+    (finding,) = simulate(lambda rank: program(rank, dict(keys[rank])), 2).findings
+    assert finding.code == "mismatch.shape"
+    assert ("key 'extra' on rank 0 against key 'cls' on rank 1" in finding.text) is named
+    assert (
+        "each rank passed a different shape to the same call, as where entries of a stack or a batch are missing, or "
+        "this line's calls come in another order there" in finding.text
+    ) is not named
+    lacks = (
+        "let every rank have the same tensors, zeros for one that it lacks, and go through them in one order"
+        if (named)
+        else "pass the same shape on every rank of the group, with zeros for what a rank lacks, and in one order"
+    )
+    assert lacks in finding.text
+
+
 def test_looking_keeps_nothing_alive():
     def program(rank):
         values, kept = {"a": torch.ones(1)}, torch.ones(2)

@@ -467,6 +467,27 @@ def test_what_ddp_misses_comes_with_the_line_where_the_paths_part(world_size):
     assert not simulate(partial(draws_whether_to_train_both, shares=True), world_size).findings
 
 
+def stacks_what_it_has(rank, shares=False):
+    for step in range(2):
+        losses = [torch.ones(())]
+        if step == 0 or rank != 1 or shares:
+            losses.append(torch.ones(()))
+        dist.all_reduce(torch.stack(losses))
+
+
+def test_unequal_tensors_come_with_the_lines_where_the_paths_part_and_meet_again():
+    """A line before the calls may have decided, and what it decided on is not known: so it is no cause, but a note."""
+    text, first = found_by(stacks_what_it_has).text, stacks_what_it_has.__code__.co_firstlineno
+    assert (
+        "rank 1 passed a different shape to the same call, as where entries of a stack or a batch are missing" in text
+    )
+    assert text.rstrip().endswith(
+        "note    a second run, with a tracer, shows: since the calls before, the paths of the ranks part at "
+        f"test_partings.py:{first + 3} and meet again"
+    )
+    assert simulate(stacks_what_it_has, 3, args=(True,)).verdict is Verdict.PASS
+
+
 def updates_by_its_own_loss(rank, shares=False):
     """Each round trains one wrapper, and another where the rank's loss is low: a step too few is no other order."""
     generator, discriminator = (DistributedDataParallel(torch.nn.Linear(2, size)) for size in (2, 1))

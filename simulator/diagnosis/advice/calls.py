@@ -163,8 +163,9 @@ class CallCauses:
     # --- arguments (mismatch.*) ---------------------------------------------------------------------------------------
 
     OTHER_ARGUMENT = make_advice(facts.RanksAndFact)(
-        "{who} passed a different {fact} to the same call, or this line's calls come in another order there",
-        "pass the same {fact} on every rank of the group, in one order",
+        "{who} passed a different {fact} to the same call, as where entries of a stack or a batch are missing, or this "
+        "line's calls come in another order there",
+        "pass the same {fact} on every rank of the group, with zeros for what a rank lacks, and in one order",
     )
     OTHER_WITHOUT_LINES = make_advice(facts.RanksAndFact)(
         "{who} passed a different {fact} to the same call, or made another call: the records contain no source lines",
@@ -173,7 +174,8 @@ class CallCauses:
     OTHER_TENSOR = make_advice(facts.OneFact)(
         "the ranks passed different tensors to the same call: {fact}; they go through their tensors in "
         "different orders (of a set, or of a dictionary that was filled otherwise), or do not have the same ones",
-        "go through the tensors in one order on every rank, such as that of their sorted names",
+        "let every rank have the same tensors, zeros for one that it lacks, and go through them in one order, such as "
+        "that of their sorted names",
     )
     OTHER_DTYPE = make_advice(facts.RanksAndFact)(
         "{who} passed a different dtype to the same call, as with a tensor made from integers, or another precision",

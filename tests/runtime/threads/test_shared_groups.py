@@ -61,7 +61,7 @@ def in_a_pool(rank):
         pool.submit(lambda: dist.broadcast(torch.ones(2), src=rank)).result()
 
 
-OR_ORDER = ", or this line's calls come in another order there"
+OR_ORDER = ", as where entries of a stack or a batch are missing, or this line's calls come in another order there"
 
 
 @pytest.mark.parametrize(
