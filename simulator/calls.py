@@ -166,6 +166,8 @@ class Origin(NamedTuple):
     is_chained: bool = False
     """True if the hook made the call in a `then` of a future, after an earlier call of the bucket was complete."""
     part: CallPart | None = None
+    is_recomputed: bool = False
+    """True if the program made the call while torch.utils.checkpoint ran a block again, in backward."""
 
     @property
     def is_of_program(self) -> bool:

@@ -40,6 +40,7 @@ _OWN_FRAMES = 3
 """The number of innermost stack frames that are skipped, because they are always the simulator's own."""
 
 _USER_SHADOW = Origin(shadow=True)
+_RECOMPUTED = Origin(is_recomputed=True)
 _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUILD})
 """The phases of DDP whose calls need no step number: they happen once, or on all ranks at the end of join."""
 
@@ -148,7 +149,8 @@ class OriginTracker:
             step, shadow = self._step_of_optimizer_or_unit(reading), reading.has_joined is not None
             return Origin(step=step, shadow=shadow, parameters=reading.parameters, part=reading.part)
         if reading.phase is None:
-            return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
+            own = _RECOMPUTED if reading.is_recomputed else USER_ORIGIN
+            return own if reading.has_joined is None else _USER_SHADOW
         if reading.owner is None and reading.innermost is not None:
             reading.owner = reading.innermost.f_locals.get("self")
         wrapper = self._wrappers.wrapper_of(reading.owner)

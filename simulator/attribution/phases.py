@@ -178,6 +178,10 @@ def _read_delayed_all_reduce(reading: StackFacts, frame: FrameType) -> None:
     reading.is_complete = True
 
 
+def _read_recomputation(reading: StackFacts, frame: FrameType) -> None:
+    reading.is_recomputed = True
+
+
 def _read_compiled_graph(reading: StackFacts, frame: FrameType) -> None:
     reading.graph = reading.graph or frame
 
@@ -215,6 +219,8 @@ _TORCH: dict[tuple[str, str], Reader] = {
     (_JOIN, "_notify_procs_to_terminate"): _read_join_termination,
     (_JOIN, "__exit__"): _read_join_exit,
     ("torch.autograd.graph", "_engine_run_backward"): read_backward_engine_frame,
+    ("torch.utils.checkpoint", "recompute_fn"): _read_recomputation,
+    ("torch.utils.checkpoint", "backward"): _read_recomputation,
     ("ddpsim.simulator.attribution.wrapper_registry", "communication_hook"): _read_communication_hook,
     ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _read_delayed_all_reduce,
     ("ddpsim.simulator.process_group.work", "_set_future"): _read_completion_callback,

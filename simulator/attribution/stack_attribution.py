@@ -40,6 +40,8 @@ class StackFacts:
     """The optimizer whose updates count as the steps of the part (see `part`), or a parameter that it updates."""
     step: int | None = None
     """The step of the part (see `part`), if torch counts its steps."""
+    is_recomputed: bool = False
+    """True if torch.utils.checkpoint runs a block again, in backward."""
     graph: FrameType | None = None
     """The innermost frame of a graph that torch.compile has made."""
     is_complete: bool = False

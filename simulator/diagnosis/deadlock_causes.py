@@ -22,6 +22,7 @@ from ddpsim.simulator.diagnosis.thread_findings import advise_threads
 from ddpsim.simulator.diagnosis.uneven import (
     COUNTERPART,
     advise_unequal_messages,
+    calls_made_again,
     left_loop_of_messages,
     messages_after_loop,
 )
@@ -47,8 +48,11 @@ def find_blame(snapshot: Snapshot, reading: WaitReason) -> Blame | None:
     calls = [call for call in snapshot.calls_of(reading.victims) if call in snapshot.open_calls_by_call]
     indices = dict.fromkeys(snapshot.open_calls_by_call[call] for call in calls)
     slots = [snapshot.open_slots[index] for index in indices]
+    missing = reading.culprits if reading.code is Code.DEADLOCK_MISSING_RANK else ()
+    again = calls_made_again(snapshot.calls_of(reading.victims), snapshot.issued, missing)
     return (
-        _taken_by_any_source(snapshot, calls)
+        (None if again is None else Blame(*again))
+        or _taken_by_any_source(snapshot, calls)
         or _not_in_group(snapshot, slots)
         or _other_group_at_line(snapshot, slots)
         or _group_named_apart(slots)

@@ -8,7 +8,7 @@ from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis import explain
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise_message_mismatch, advise_mismatch
-from ddpsim.simulator.diagnosis.uneven import loop_counts
+from ddpsim.simulator.diagnosis.uneven import calls_made_again, loop_counts
 from ddpsim.simulator.matching import agreement
 from ddpsim.simulator.matching.slots import PendingCollectives
 from ddpsim.simulator.verdict import Code, Finding
@@ -33,7 +33,8 @@ def mismatch_finding(
     absent = {rank for call in calls for rank in call.signature.members or ()}.difference(call.rank for call in calls)
     is_complete = complete and not absent
     lines = [] if is_complete else [LabelledLine("note", "not every member of the group has arrived")]
-    lines += [*loop_counts(calls, issued), *_tie_note(calls, code), *advise_mismatch(calls, code, culprits, names)]
+    _, advice = calls_made_again(calls, issued) or ((), advise_mismatch(calls, code, culprits, names))
+    lines += [*loop_counts(calls, issued), *_tie_note(calls, code), *advice]
     return _make_finding(calls, code, step, culprits, lines)
 
 
@@ -53,10 +54,13 @@ def find_early_mismatches(
             yield calls, mismatch_finding(calls, code, step, complete=False, issued=issued, names=names)
 
 
-def message_mismatch_finding(send: Call, receive: Call, code: Code, step: int | None) -> Finding:
+def message_mismatch_finding(
+    send: Call, receive: Call, code: Code, step: int | None, *, issued: Sequence[Call] = ()
+) -> Finding:
     """Return the finding for a message and the receive that takes it; either rank may be wrong."""
-    culprits = tuple(sorted({send.rank, receive.rank}))
-    return _make_finding((send, receive), code, step, culprits, advise_message_mismatch(send, receive, code))
+    culprits, calls = tuple(sorted({send.rank, receive.rank})), (send, receive)
+    _, advice = calls_made_again(calls, issued) or ((), advise_message_mismatch(send, receive, code))
+    return _make_finding(calls, code, step, culprits, advice)
 
 
 def _make_finding(

@@ -143,6 +143,34 @@ def advise_unequal_messages(calls: Sequence[Call], issued: Sequence[Call]) -> li
     return [] if gone is None else gone.advice_lines(issued)
 
 
+def calls_made_again(
+    calls: Sequence[Call], issued: Sequence[Call], missing: Sequence[int] = ()
+) -> tuple[tuple[int, ...], list[LabelledLine]] | None:
+    """Return the ranks and the advice if only one side of calls that wait or differ has made such calls again, in the
+    recomputation of a checkpoint, and one of these met a call that was not, or meets none; None if not.
+
+    `missing` are the ranks that ended without the call.
+    """
+    waiting = {call.rank: call for call in calls}
+    for call in calls if any(each.origin.is_recomputed for each in issued) else ():
+        if call.is_point_to_point:
+            ways = _message_key(call), (call.peer, COUNTERPART[call.operation], call.rank, call.group, call.tag)
+            sides = [[each for each in issued if _message_key(each) == way] for way in ways]
+            met, members = [*zip(*sides, strict=False)], {call.rank, call.peer}
+            meets_none = call.peer not in waiting or waiting[call.peer].is_point_to_point
+        else:
+            sides = [[each for each in issued if each.group == call.group and not each.is_point_to_point]]
+            met = [tuple(each) for each in values_by_key((each.sequence, each) for each in sides[0]).values()]
+            members, meets_none = {*missing, *(each.rank for each in sides[0])}, bool(missing)
+        again = [each for side in sides for each in side if each.origin.is_recomputed]
+        who = tuple(sorted({each.rank for each in again}))
+        is_mixed = any(len({each.origin.is_recomputed for each in slot}) > 1 for slot in met)
+        if 0 < len(who) < len(members) and (is_mixed or (meets_none and call.origin.is_recomputed)):
+            first = next(each for each in again if each.rank == who[0])
+            return who, Cause.RECOMPUTED.lines(rank_list(who), first.title, str(first.site))
+    return None
+
+
 class PeerGoneOn(NamedTuple):
     """A message that waits, and the call in which its peer waits, after it left the line that made the other side."""
 

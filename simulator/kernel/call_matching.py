@@ -210,7 +210,7 @@ class CallMatcher:
         code = message_differing_field(send, receive)
         if code is not None:
             self._record_last_arrival(me, receive)
-            finding = message_mismatch_finding(send, receive, code, self._run.steps)
+            finding = message_mismatch_finding(send, receive, code, self._run.steps, issued=self._run.all_calls())
             end_with_findings(self._run, RunEnding.MISMATCH, finding)
         taken = f"{FROM_RANK}{send.rank}" if receive.peer == ANY_SOURCE else ""
         members = self._run.slots.members_of(send.group)

@@ -142,7 +142,7 @@ class CallIssuer:
         )
         for name in names:
             host.send_request(Noticed(NoticedKind.NAMED, (call,), name))
-        if origin is USER_ORIGIN and torch.is_grad_enabled():
+        if (origin is USER_ORIGIN or origin.is_recomputed) and torch.is_grad_enabled():
             self._note_backwards_through(call, payload)
         held = poison_call(call, payload, host.hazards.mark_number, is_synchronous_call) if self._poisons else None
         if held is not None:

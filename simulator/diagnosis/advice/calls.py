@@ -143,6 +143,13 @@ class CallCauses:
         "{who} took a branch that no other rank took: {fact}; from there on, the calls of the ranks differ",
         "let all ranks take the branch together, or let it make the same calls as the other path",
     )
+    RECOMPUTED = make_advice(facts.RanksCallAndFact)(
+        "{who} made {operation} at {fact} again, when torch.utils.checkpoint recomputed a block in backward, and the "
+        "other side has made none again in this way: it recomputes no such block, or the sides made different calls "
+        "before",
+        "keep calls that communicate out of checkpointed blocks, or let all ranks of such a call recompute alike; make "
+        "the same calls before on every rank",
+    )
     REDUCED_ALONE = make_advice(facts.RanksAndFact)(
         "in the same backward {who} made the {fact}, and the others did not: under no_sync() the wrapper reduces "
         "nothing, and a loss reaches only some parameters",
