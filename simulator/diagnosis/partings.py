@@ -335,9 +335,9 @@ def _advise_branch(
         rounds = []
     sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
+    completed = _with_note(finding, "; there ".join([f"from {last.site} {sides}", *values[:1]]))
     if finding_has_cause(finding, _COMPLETED):
-        text = "; there ".join([f"a second run, with a tracer, shows: from {last.site} {sides}", *values[:1]])
-        return replace(finding, lines=(*finding.lines, LabelledLine("note", text)))
+        return completed
     is_told = any(isinstance(line, LabelledLine) and line.text.startswith("a tie") for line in finding.lines)
     is_tie = len(who) == len(rest) and not is_told
     notes = [LabelledLine("note", "a tie: either side may be wrong")] if is_tie else []
@@ -363,7 +363,7 @@ def _advise_branch(
             return _with_advice(finding, [*notes, *advice], sites)
     if finding_has_cause(finding, [Cause.OTHER_BRANCH, Cause.OTHER_FUNCTION, Cause.OTHER_TENSOR, Cause.OTHER_ARGUMENT]):
         return _with_advice(finding, [*notes, *Cause.PATHS_PART.lines(fact=f"from {last.site} {sides}")], sites)
-    return finding
+    return completed if finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT]) and not last.is_loop else finding
 
 
 def _note_detours(finding: Finding, parting: Parting) -> Finding:
@@ -377,8 +377,7 @@ def _note_detours(finding: Finding, parting: Parting) -> Finding:
     if not lines or not finding_has_cause(finding, [Cause.OTHER_TENSOR, Cause.OTHER_ARGUMENT]):
         return finding
     where = ", ".join(shorten_list([*lines]))
-    text = f"a second run, with a tracer, shows: since the calls before, the paths of the ranks part at {where}"
-    return replace(finding, lines=(*finding.lines, LabelledLine("note", f"{text} and meet again")))
+    return _with_note(finding, f"since the calls before, the paths of the ranks part at {where} and meet again")
 
 
 def _line_that_decides(parting: Parting) -> PathStep | None:
@@ -477,6 +476,11 @@ def finding_has_cause(finding: Finding, causes: Sequence[Advice[...]]) -> bool:
     """Return True if the cause of a finding is one of these rows of the table."""
     texts = [line.text for line in finding.lines if isinstance(line, LabelledLine) and line.label == "cause"]
     return any(cause.is_text(text) for cause in causes for text in texts)
+
+
+def _with_note(finding: Finding, text: str) -> Finding:
+    note = LabelledLine("note", f"a second run, with a tracer, shows: {text}")
+    return replace(finding, lines=(*finding.lines, note))
 
 
 def _with_advice(

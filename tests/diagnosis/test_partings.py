@@ -467,6 +467,44 @@ def test_what_ddp_misses_comes_with_the_line_where_the_paths_part(world_size):
     assert not simulate(partial(draws_whether_to_train_both, shares=True), world_size).findings
 
 
+class Interrupted:
+    def __init__(self, at):
+        self.at = at
+
+    def is_over(self, step):
+        return self.at == step
+
+
+def stops_where_it_is_told(rank, shares=False):
+    model, told = DistributedDataParallel(torch.nn.Linear(2, 1)), Interrupted(1 if rank == 1 and not shares else 3)
+    for step in range(4):
+        model(torch.ones(1, 2)).sum().backward()
+        if told.is_over(step):
+            break
+
+
+def has_fewer_batches(rank):
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    for batch in torch.ones(2 if rank == 1 else 3, 1, 2):
+        model(batch).sum().backward()
+
+
+def test_a_rank_that_stopped_by_a_branch_comes_with_its_line():
+    finding, first = found_by(stops_where_it_is_told), stops_where_it_is_told.__code__.co_firstlineno
+    assert "rank 1 ran out of input, or stopped, before the others" in cause_of(finding)
+    assert finding.text.rstrip().endswith(
+        f"note    a second run, with a tracer, shows: from test_partings.py:{first + 4} rank 1 went on at "
+        f"test_partings.py:{first + 5}, ranks 0, 2 went on at test_partings.py:{first + 2}"
+    )
+    assert simulate(stops_where_it_is_told, 3, args=(True,)).verdict is Verdict.PASS
+
+
+def test_a_rank_that_ran_out_of_input_has_no_such_line():
+    finding = found_by(has_fewer_batches)
+    assert "rank 1 ran out of input, or stopped, before the others" in cause_of(finding)
+    assert "second run" not in finding.text
+
+
 def stacks_what_it_has(rank, shares=False):
     for step in range(2):
         losses = [torch.ones(())]
