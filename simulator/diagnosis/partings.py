@@ -323,8 +323,9 @@ def _advise_branch(
         if (call := _reduction_alone(side)) is not None:
             fact = f"{call.title} at {call.location}, {call.origin}"
             return _with_advice(finding, Cause.REDUCED_ALONE.lines(rank_list(ranks), fact), [call.site])
+    sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     if (last := _line_that_decides(parting)) is None:
-        return _note_detours(finding, parting)
+        return _note_last_lines(finding, parting, sides)
     ways = {rank: paths[rank].get(last.thread, ()) for rank in sorted((*who, *rest))}
     own = {rank: each.mine[: each.at[0]] for rank, each in found.items()}
     last_steps, same_rounds = (_steps_at(last, ways, each, parting.other[:j]) for each in (own, {}))
@@ -333,7 +334,6 @@ def _advise_branch(
     rounds = list(_differing({rank: step.round for rank, step in same_rounds.items()}, "was")) if number > 1 else []
     if _divides_rounds(last, ways, same_rounds):
         rounds = []
-    sides = f"{rank_list(who)} {_went(parting.mine[i:])}, {rank_list(rest)} {_went(parting.other[j:])}"
     sites = [last.site, *(s.site for s in (parting.mine[i], parting.other[j]) if s.site not in (NOWHERE, last.site))]
     completed = _with_note(finding, "; there ".join([f"from {last.site} {sides}", *values[:1]]))
     if finding_has_cause(finding, _COMPLETED):
@@ -366,18 +366,22 @@ def _advise_branch(
     return completed if finding_has_cause(finding, [Cause.RAN_OUT_OF_INPUT]) and not last.is_loop else finding
 
 
-def _note_detours(finding: Finding, parting: Parting) -> Finding:
-    """Return a finding about the arguments of a call with a note of the lines where the paths part and meet again since
-    the calls before, one of which may have decided; the finding itself if there are none."""
-    mine, other, (i, _), _ = parting
+def _note_last_lines(finding: Finding, parting: Parting, sides: str) -> Finding:
+    """Return a finding with a note of the last line before paths part, where none is known to decide; for one about the
+    arguments of a call, of the lines where they part and meet again since the calls before, if there are any."""
+    mine, other, (i, j), _ = parting
+    if not finding_has_cause(finding, [Cause.OTHER_TENSOR, Cause.OTHER_ARGUMENT]):
+        own, theirs = (
+            next((s for s in reversed(path) if isinstance(s, PathStep)), END) for path in (mine[:i], other[:j])
+        )
+        return _with_note(finding, f"after {own.site} {sides}") if _key(own) == _key(theirs) != _key(END) else finding
     one, two = ([_key(step, finding.calls) for step in path] for path in (mine, other))
     before = max((index for index in range(i) if isinstance(mine[index], Call)), default=-1)
     detours = [Parting(mine, other, (p, q), (m, n)) for p, q, m, n in _detours(one, two) if before < p < i]
     lines = dict.fromkeys(str(last.site) for each in detours if (last := _line_that_decides(each)) is not None)
-    if not lines or not finding_has_cause(finding, [Cause.OTHER_TENSOR, Cause.OTHER_ARGUMENT]):
-        return finding
     where = ", ".join(shorten_list([*lines]))
-    return _with_note(finding, f"since the calls before, the paths of the ranks part at {where} and meet again")
+    text = f"since the calls before, the paths of the ranks part at {where} and meet again"
+    return _with_note(finding, text) if lines else finding
 
 
 def _line_that_decides(parting: Parting) -> PathStep | None:

@@ -505,6 +505,28 @@ def test_a_rank_that_ran_out_of_input_has_no_such_line():
     assert "second run" not in finding.text
 
 
+def calls_back_as_often_as_it_needs(rank, shares=False):
+    def reduce_another(number):
+        dist.all_reduce(torch.ones(1))
+
+    list(map(reduce_another, range(2 + (rank == 1 and not shares))))
+    dist.barrier()
+
+
+def test_paths_that_part_within_a_library_come_with_the_last_line_before():
+    """What decided there, such as how often an optimizer calls its closure, no line of the program shows."""
+    text, first = (
+        found_by(calls_back_as_often_as_it_needs).text,
+        calls_back_as_often_as_it_needs.__code__.co_firstlineno,
+    )
+    assert "rank 1 took another branch, left a loop earlier or later, or made one call more or fewer" in text
+    assert text.rstrip().endswith(
+        f"note    a second run, with a tracer, shows: after test_partings.py:{first + 2} rank 1 went on at "
+        f"test_partings.py:{first + 2}, ranks 0, 2 went on at test_partings.py:{first + 5}"
+    )
+    assert simulate(calls_back_as_often_as_it_needs, 3, args=(True,)).verdict is Verdict.PASS
+
+
 def stacks_what_it_has(rank, shares=False):
     for step in range(2):
         losses = [torch.ones(())]
