@@ -399,6 +399,12 @@ def test_undisturbed_runs_may_differ_in_the_names_of_files():
     )
 
 
+def test_undisturbed_runs_may_differ_in_the_times_beside_a_loss():
+    one, other, apart = ([diary(f"loss {line}")] for line in ("loss:0.5(9s)", "loss:0.5(8s)", "loss:0.6(9s)"))
+    assert first_difference(one, other) == ""
+    assert first_difference(one, apart) == "two undisturbed runs differ in the losses of rank 0"
+
+
 def test_the_marker_fails_by_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()

@@ -28,7 +28,9 @@ def first_difference(one: Diaries, other: Diaries) -> str:
 
 
 def _all_of(diary: Sequence[Entry], kind: str) -> list[str]:
-    return [each.what[0] for each in diary if each.kind == kind]
+    """Return what a rank noted of a kind; of a printed loss its number, without others of the line, such as times."""
+    found = [each.what[0] for each in diary if each.kind == kind]
+    return [number[1] if (number := _LOSS.search(text)) else text for text in found] if kind == "loss" else found
 
 
 def judge(attempts: Attempts, whole: Diaries, complete: Attempts | None = None) -> Iterator[tuple[CrashCode, str]]:
@@ -125,7 +127,7 @@ def _other_end(last: Diaries, whole: Diaries, kind: str, *, is_first: bool = Fal
     # A rank that resumes from the end has no more to do; one that did not restart has to do all.
     what = "the digest of the parameters" if kind == "step" else "the last printed loss"
     for rank, (own, expected) in enumerate(zip(last, whole, strict=True)):
-        mine, theirs = ([*map(_value, _all_of(each, kind))] for each in (own, expected))
+        mine, theirs = (_all_of(each, kind) for each in (own, expected))
         if theirs and (mine or is_first) and mine[-1:] != theirs[-1:]:
             return f"{what} of rank {rank} is {mine[-1] if mine else 'missing'}, and undisturbed {theirs[-1]}"
     return ""
@@ -134,12 +136,6 @@ def _other_end(last: Diaries, whole: Diaries, kind: str, *, is_first: bool = Fal
 def other_loss(attempts: Attempts, whole: Diaries) -> str:
     """Return the last loss that is printed after resuming, if that is another one; "" if not."""
     return _other_end(attempts.second, whole, "loss")
-
-
-def _value(text: str) -> str:
-    """Return the number of a printed loss, without others of the line, such as times."""
-    found = _LOSS.search(text)
-    return found[1] if found else text
 
 
 def _torn_file(first: Diaries) -> str:
