@@ -388,6 +388,24 @@ def test_a_program_that_does_not_repeat_itself(tmp_path, monkeypatch, capsys):
     assert "two undisturbed runs differ in the batches of rank 0" in capsys.readouterr().out
 
 
+@pytest.mark.tier("ci")
+def test_a_program_that_fills_a_cache_outside_of_its_folder(tmp_path, monkeypatch, capsys):
+    """As datasets of Hugging Face do, by the path of their data: each process of the sweep has a folder of its own."""
+    folder, cache = tmp_path / "program", tmp_path / "cache"
+    folder.mkdir(), cache.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CACHE", str(cache))
+    kept = """
+name = os.path.join(os.environ["CACHE"], os.path.basename(os.path.dirname(os.getcwd())))
+if dist.get_rank() == 0 and not os.path.exists(name):
+    open(name, "w").close()
+dist.barrier()
+"""
+    Path("train.py").write_text(TRAINING.replace("begin = 0\n", f"begin = 0{kept}"))
+    assert main(["crash", "--world-size", "2", "--seconds", "300", "train.py"]) == 0
+    assert "GOOD  after each of them" in capsys.readouterr().out
+
+
 def test_undisturbed_runs_may_differ_in_the_names_of_files():
     one, other = (
         diary("write /tmp/tmpa1", "rename /tmp/tmpa1 /f/c"),

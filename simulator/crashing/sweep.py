@@ -65,10 +65,13 @@ def crash(
         if whole.result.verdict is not Verdict.PASS:
             code = whole.result.findings[0].code
             raise UsageError(f"the undisturbed run finds {code}, expected a pass: see `ddpsim run`")
-        if unstable := first_difference(whole.first, runs.run(()).first):
+        again = runs.run(())
+        if has_cache := bool(first_difference(whole.first, again.first)):  # the first run may have filled a cache
+            whole, again = again, runs.run(())
+        if unstable := first_difference(whole.first, again.first):
             return CrashSweep(0, 0, 0, unstable=unstable, seconds=time.monotonic() - began)
         possible, those = points_of(whole.first, options.get("nnodes") or 1, points)
-        share = _Share(those, whole.first, began + seconds, program, world_size, options, runs.seconds)
+        share = _Share(those, whole.first, began + seconds, program, world_size, options, runs.seconds, has_cache)
         tried = _try_on_all_cores(share, runs, on_progress)
         notes = notes_of(whole.first, runs.folder, {each.has_resumed for each in tried})
     decided = [each for each in tried if not each.undecided[0]]
@@ -96,6 +99,8 @@ class _Share(NamedTuple):
     world_size: int
     options: Mapping[str, Any]
     run_seconds: float
+    has_cache: bool
+    """True if the first run in a folder may fill a cache elsewhere, for the path of the folder."""
 
     def try_points(self, runs: CrashRuns, number: int, of: int) -> Iterator[_Tried]:
         """Try each `of`-th point until the time is over."""
@@ -129,6 +134,8 @@ def _try_on_all_cores(
 def _try_elsewhere(share: _Share, number: int, of: int) -> list[_Tried]:
     torch.set_num_threads(1)  # a fork lacks the threads of its parent
     with CrashRuns(share.program, share.world_size, share.options, share.run_seconds) as runs:
+        if share.has_cache:
+            runs.run(())
         return list(share.try_points(runs, number, of))
 
 
