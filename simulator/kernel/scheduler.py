@@ -107,7 +107,8 @@ class Scheduler:
         self._looked: set[int] = set()
         """Those that have looked for it since the run's last step."""
         self._looked_at, self._seconds_idle = 0, 0.0
-        """The run's last step, and the real seconds for which nothing has happened since."""
+        self._idle_from = 0.0
+        """The run's last step, the real seconds for which nothing has happened since, and the virtual time then."""
         self.real_seconds_allowed = 0.0
         """How long the task that looks for something outside the simulation may wait for it."""
         self.choices: list[int] = []
@@ -159,7 +160,7 @@ class Scheduler:
         run.steps += 1
         if timeout_seconds is not None:
             run.clock.set_alarm(number, timeout_seconds)
-        me.wait, me.waits_since = wait, run.clock.now
+        me.wait, me.waits_since = wait, run.clock.with_outside
         me.state = state_after((me.state, _WAIT))
         self.disable_task(me)
         successor = self.next_enabled(number)
@@ -172,17 +173,19 @@ class Scheduler:
         run.steps += request.is_first
         self._note_steps()
         self._looked.add(number)
-        self._seconds_idle += request.seconds
         if request.until is not None:
             run.clock.set_alarm(number, request.until - run.clock.now)
         me.wait = request.wait
         me.change_state(_WAIT)
         self.disable_task(me)
+        self._seconds_idle += 0.0 if self._enabled else request.seconds  # else others might have run meanwhile
         self._outside.append(number)
 
     def _note_steps(self) -> None:
         if self._run.steps != self._looked_at:
-            self._looked_at, self._seconds_idle = self._run.steps, 0.0
+            clock = self._run.clock
+            clock.outside += max(0.0, self._seconds_idle - (clock.now - self._idle_from))
+            self._looked_at, self._seconds_idle, self._idle_from = self._run.steps, 0.0, clock.now
             self._looked.clear()
 
     def _let_look_outside(self) -> bool:

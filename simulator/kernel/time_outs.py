@@ -87,9 +87,10 @@ class TimeOuts:
 
     def find_due(self, until: float) -> DueWaits | None:
         """Return the waits that are the first to time out before the clock says `until`; None if none does."""
-        if until <= self.least_seconds:
+        outside = self._run.clock.outside
+        if until + outside <= self.least_seconds:
             return None
-        due = [(moment, each) for moment, each in self._deadlines() if moment < until]
+        due = [(moment - outside, each) for moment, each in self._deadlines() if moment - outside < until]
         if not due:
             return None
         first = min(moment for moment, _ in due)
@@ -98,6 +99,7 @@ class TimeOuts:
         return DueWaits(first, calls, tuple([each for each in waits if isinstance(each, Task)]))
 
     def _deadlines(self) -> Iterator[tuple[float, IssuedCall | Task]]:
+        """Yield what may time out, and when: by the virtual clock and the real time of waits outside together."""
         for rank in self._run.ranks:
             if rank.main.is_finished:
                 continue

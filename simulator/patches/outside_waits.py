@@ -16,7 +16,6 @@ import select
 import selectors
 import socket
 import sys
-from _thread import get_native_id
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -29,18 +28,14 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
 from torch.utils.file_baton import FileBaton
 
-from ddpsim.simulator.kernel.requests import AwaitOutside, ReadClock
+from ddpsim.simulator.kernel.requests import AwaitOutside
 from ddpsim.simulator.runtime.call_sites import current_user_site, frames_outwards
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.outside import wait_outside
 from ddpsim.simulator.runtime.replaced import Replacement, on_ranks
-from ddpsim.simulator.runtime.stopwatch import has_child_processes
 from ddpsim.simulator.waits import BUILD_LOCK, OutsideWait
 
 T = TypeVar("T")
-
-_CHILD_SECONDS = 1.0
-"""The real seconds for which a rank with child processes waits before others run: most children need less, and then
-the order of the ranks does not depend on their speed."""
 
 _PAUSE_SECONDS = 0.002
 
@@ -91,28 +86,13 @@ class OutsideWaits:
         holders_of: Callable[[], frozenset[int]] = frozenset,
     ) -> T | None:
         """Return what `look` returns, once that is not None; None if the time-out passes first, in virtual time."""
-        host, me = self._host, self._host.running_thread
-        may_last = has_child_processes("self", get_native_id())
-        if may_last:
-            found = _look_for(look, _CHILD_SECONDS if timeout is None else min(timeout, _CHILD_SECONDS))
-            if found is not None:
-                return found
-        until = None if timeout is None else host.send_request(ReadClock()) + timeout
-        site, waited, is_first = current_user_site(), 0.0, True
-        me.is_outside = True
-        try:
-            while True:
-                holders = holders_of()
-                is_of_ranks = not self._are_processes and holders == {os.getpid()}  # else the coordinator knows
-                wait = OutsideWait(what, is_of_ranks, may_last, site, holders)
-                allowed = host.send_request(AwaitOutside(wait, waited, until, is_first))
-                start, is_first = monotonic(), False
-                found = _look_for(look, allowed or 0.0)
-                if found is not None or allowed is None:
-                    return found
-                waited = monotonic() - start
-        finally:
-            me.is_outside = False
+
+        def as_wait(*, may_last: bool) -> OutsideWait:
+            holders = holders_of()
+            is_of_ranks = not self._are_processes and holders == {os.getpid()}  # else the coordinator knows
+            return OutsideWait(what, is_of_ranks, may_last, current_user_site(), holders)
+
+        return wait_outside(self._host, partial(_look_for, look), as_wait, timeout)
 
     def note_look(self, *at: Any) -> None:
         """Note that a rank looks at a file. If it has looked at the same ones again and again, let others run."""

@@ -2,7 +2,8 @@
 
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Protocol
+from threading import TIMEOUT_MAX as _FOR_EVER
+from typing import Protocol, TypeVar
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
 from ddpsim.simulator.kernel.requests import (
@@ -14,8 +15,13 @@ from ddpsim.simulator.kernel.requests import (
     ReportLockUse,
 )
 from ddpsim.simulator.kernel.states import TaskChange
+from ddpsim.simulator.runtime.call_sites import current_user_site
 from ddpsim.simulator.runtime.host import Host
+from ddpsim.simulator.runtime.outside import wait_outside
 from ddpsim.simulator.runtime.rank_thread import RankThread
+from ddpsim.simulator.waits import OutsideWait
+
+T = TypeVar("T")
 
 _LOCKS_PER_POLL = 1_000
 """A thread that takes so many locks in a row, and does nothing else, is taken to wait in a loop for another thread."""
@@ -89,6 +95,22 @@ class LockSteps:
     def only_external_thread_can_release(self, me: RankThread, *, is_external: bool) -> bool:
         """True if only a thread outside the simulation can release what the caller waits for, in real time."""
         return (is_external or len(me.of.threads) == 1) and self.has_external_threads()
+
+    def wait_for_external_thread(
+        self, me: RankThread, look_for: Callable[[float], T | None], timeout: float | None = None
+    ) -> T | None:
+        """Return what `look_for`, which waits for so many real seconds, returns once a thread outside the simulation
+        has done its part; other ranks run meanwhile. None if the time-out passes first."""
+        if self.host.is_unwinding(me):
+            return look_for(_FOR_EVER if timeout is None else timeout)
+        site = current_user_site()
+        return wait_outside(
+            self.host,
+            look_for,
+            lambda *, may_last: OutsideWait("a thread of a library", may_last=may_last, site=site),
+            timeout,
+            is_for_threads=True,
+        )
 
     def await_external_threads(self) -> bool:
         """No rank thread can run: wait in real time until a thread outside the simulation wakes one.

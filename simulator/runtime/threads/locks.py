@@ -146,8 +146,14 @@ class RankLock:
 
     def _wait_for_lock(self, me: RankThread, timeout_seconds: float | None) -> bool:
         """Let other threads run until the caller gets the lock. False if the time-out passed first."""
-        if self._holder is None or self._steps.only_external_thread_can_release(me, is_external=self.is_external):
-            is_taken = self._real.acquire(True, -1 if timeout_seconds is None else timeout_seconds)
+        real, steps = self._real, self._steps
+        is_outside = steps.only_external_thread_can_release(me, is_external=self.is_external)
+        if is_outside or self._holder is None:
+            is_taken = (
+                bool(steps.wait_for_external_thread(me, lambda s: real.acquire(True, s) or None, timeout_seconds))
+                if is_outside
+                else real.acquire(True, -1 if timeout_seconds is None else timeout_seconds)
+            )
             self._holder = me if is_taken else self._holder
             return is_taken
         host = self._steps.host

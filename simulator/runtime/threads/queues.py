@@ -83,7 +83,10 @@ class RankSimpleQueue:
         if not may_wait:
             raise queue.Empty
         if self._steps.only_external_thread_can_release(me, is_external=self._is_external):
-            return self._real.get(True, timeout)[1]
+            found = self._steps.wait_for_external_thread(me, self._get_in_time, timeout)
+            if found is None:
+                raise queue.Empty
+            return found[1]
         return self._wait_for_item(me, timeout)
 
     def put_nowait(self, item: Any) -> None:
@@ -127,6 +130,12 @@ class RankSimpleQueue:
             accesses = (Access(self._object, AccessMode.READ), *accesses)
         self._steps.choice_point_before(me, tuple(accesses), is_in_vain=not may_wait and self._real.empty())
         self._steps.report_accesses(me, *accesses)
+
+    def _get_in_time(self, seconds: float) -> Any:
+        try:
+            return self._real.get(True, seconds)
+        except queue.Empty:
+            return None
 
     def _wait_for_item(self, me: RankThread, timeout_seconds: float | None) -> Any:
         host, consumer = self._steps.host, _WaitingConsumer(me)

@@ -207,7 +207,14 @@ class RankThreads:
 
     def _join(self, original: Callable[..., None], thread: Any, timeout: float | None = None) -> None:
         me, other = self.steps.host.running_thread, self._records.get(thread)
-        if other is None or other is me:
+        if thread in self._external_threads and thread.is_alive():
+
+            def look_for(seconds: float) -> bool | None:
+                original(thread, seconds)
+                return None if thread.is_alive() else True
+
+            self.steps.wait_for_external_thread(me, look_for, timeout)
+        elif other is None or other is me:
             original(thread, timeout)
         elif self._wait_for_thread(me, other, timeout) and not other.is_abandoned:
             original(thread)  # the thread ends at once

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from multiprocessing.pool import ThreadPool
 
@@ -18,10 +19,12 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim import Budget, simulate
+from ddpsim.simulator.runtime import outside
 from tests.kit.leftovers import no_thread_is_left
 from tests.kit.limit_clocks import SecondsAsleep, limits_go_by
 from tests.kit.rank_threads import start
 
+both = pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
 EarlyLock = threading.Lock
 EARLY_QUEUE = queue.Queue()
 EARLY_SIMPLE_QUEUE = queue.SimpleQueue()
@@ -261,3 +264,95 @@ print(*[finding.code for finding in simulate(program, 1, budget=Budget(stuck_sec
 def test_the_interpreter_exits_after_a_pool_was_left_behind():
     done = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["stuck"], "")
+
+
+def rest(seconds):
+    time.sleep(seconds)
+
+
+def wait_for_a_map(pool, seconds):
+    pool.map(rest, [seconds])
+
+
+def wait_for_each_result(pool, seconds):
+    assert list(pool.imap(time.sleep, [seconds / 4] * 4)) == [None] * 4
+
+
+def wait_for_the_threads(pool, seconds):
+    pool.apply_async(time.sleep, (seconds,))
+    pool.close()
+    pool.join()
+
+
+def wait_for_a_queue(pool, seconds):
+    items = queue.SimpleQueue()
+    pool.apply_async(lambda: (time.sleep(seconds), items.put(7)))
+    assert items.get() == 7
+
+
+WAITS = [wait_for_a_map, wait_for_each_result, wait_for_the_threads, wait_for_a_queue]
+
+
+def pass_while_a_rank_waits(wait, seconds, limit, isolation, make_pool=ThreadPool):
+    def program(rank):
+        group = dist.new_group([0, 1], timeout=timedelta(seconds=limit))
+        if rank == 0:
+            with make_pool(1) as pool:
+                wait(pool, seconds)
+        dist.barrier(group)
+
+    result = simulate(program, 2, isolation=isolation, budget=Budget(seconds=60))
+    found = [each for each in result.findings if each.code != "hazard.shared_process"]  # a fork of the test's process
+    return [(each.code.value, each.summary.partition("] ")[2]) for each in found]
+
+
+@both
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_pool_that_takes_long_ends_the_calls_of_other_ranks_at_their_time_out(wait, isolation, monkeypatch):
+    monkeypatch.setattr(outside, "_AT_FIRST_SECONDS", 0.02)
+    found = pass_while_a_rank_waits(wait, 1.0, 0.4, isolation)
+    assert [code for code, _ in found] == ["rank_error"] * 2
+    assert found[0][1].startswith("Timed out waiting 400ms for recv operation to complete")
+    assert found[1][1].startswith("Connection closed by peer")
+
+
+@both
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_pool_that_is_quick_against_the_time_out_ends_no_call(wait, isolation, monkeypatch):
+    monkeypatch.setattr(outside, "_AT_FIRST_SECONDS", 0.02)
+    assert pass_while_a_rank_waits(wait, 0.3, 30, isolation) == []
+
+
+@pytest.mark.tier("ci")
+@both
+@pytest.mark.parametrize(("seconds", "limit", "codes"), [(4, 1, ["rank_error"] * 2), (1.5, 30, [])])
+def test_a_pool_of_processes_is_waited_for_in_real_time(seconds, limit, codes, isolation):
+    make_pool = multiprocessing.get_context("fork").Pool
+    found = pass_while_a_rank_waits(wait_for_a_map, seconds, limit, isolation, make_pool)
+    assert [code for code, _ in found] == codes
+
+
+def test_a_pool_that_never_ends_is_stuck(monkeypatch):
+    monkeypatch.setattr(outside, "_AT_FIRST_SECONDS", 0.02)
+
+    def program(rank):
+        with ThreadPool(1) as pool:
+            pool.apply(never.acquire)
+
+    never = EarlyLock()
+    never.acquire()
+    (finding,) = simulate(program, 1, budget=Budget(stuck_seconds=0.2, seconds=60)).findings
+    never.release()
+    assert (finding.code, finding.summary) == ("stuck", "rank 0 has waited for a thread of a library for 0.2 s")
+
+
+@both
+def test_a_wait_with_a_time_out_for_a_pool_ends_in_virtual_time(isolation, monkeypatch):
+    monkeypatch.setattr(outside, "_AT_FIRST_SECONDS", 0.02)
+
+    def program(rank):
+        with ThreadPool(1) as pool, pytest.raises(multiprocessing.TimeoutError):
+            pool.apply_async(time.sleep, (0.6,)).get(timeout=0.2)
+        dist.barrier()
+
+    assert simulate(program, 2, isolation=isolation, budget=Budget(seconds=60)).findings == ()
