@@ -2,7 +2,7 @@
 
 At its k-th batch a loader of the reference gets the k-th batches of all ranks, joined in the order of ranks; ranks that
 read equal batches, as those of tensor parallelism do, count once. Loaders are recognised by the line that iterates over
-them.
+them. After the last recorded step it gets as many batches, of as many samples, and these are its own.
 """
 
 import functools
@@ -11,8 +11,9 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,6 +29,21 @@ from ddpsim.simulator.runtime.replaced import Replacement
 
 _Key = tuple[str, str, int, int]
 """For a batch, the line that iterates and how often it had begun to; for a length, what decides it on one rank."""
+
+
+class _Given(NamedTuple):
+    """What a loader of the reference gives."""
+
+    ranks: Sequence[Sequence[bytes]]
+    """The recorded batches of the ranks that read different ones."""
+    replicas: int
+    """Among how many ranks of the reference the loader's sampler shares the samples."""
+    own: int
+    """The number of its rank among them."""
+    parts: int
+    """Among how many ranks the samples were shared."""
+    number: int = 0
+    """How many batches it has given."""
 
 
 class BatchRecords:
@@ -47,11 +63,11 @@ class BatchRecords:
         self._folder = os.path.join(os.getcwd(), "")
         self._times: Counter[tuple[int, Site]] = Counter()
         self._keys: WeakKeyDictionary[Any, _Key] = WeakKeyDictionary()
-        self._given: WeakKeyDictionary[Any, tuple[int, Sequence[Sequence[bytes]], tuple[int, int]]] = (
-            WeakKeyDictionary()
-        )
+        self._given: WeakKeyDictionary[Any, _Given] = WeakKeyDictionary()
+        self._parts = 1
+        """Among how many ranks the latest loader shared its samples."""
         self._replayed = _read_batches(Path(recording.batches_of)) if recording.batches_of else None
-        passes = _read_passes(Path(recording.batches_of)) if recording.batches_of else {}
+        self._passes = passes = _read_passes(Path(recording.batches_of)) if recording.batches_of else {}
         self._padded = {
             ("batch", *key[:3])
             for key, orders in passes.items()
@@ -96,7 +112,10 @@ class BatchRecords:
                 self._given.pop(iterator, None)
                 ranks = [] if self._replayed is None else _distinct(self._replayed.get(key, []))
                 if ranks and key not in self._padded:
-                    self._given[iterator] = 0, ranks, _share_of(loader)
+                    size = len(loader.dataset) if isinstance(loader.dataset, Sized) else 0
+                    orders = len(self._passes.get((*key[1:], size), ())) or self._parts
+                    self._parts = len(ranks) if all(each[0] for each in ranks) else orders
+                    self._given[iterator] = _Given(ranks, *_share_of(loader), self._parts)
 
         return begin
 
@@ -121,18 +140,9 @@ class BatchRecords:
             if not self._host.is_rank_thread() or iterator not in self._keys:
                 return original(iterator)
             if iterator in self._given:
-                number, ranks, (replicas, own) = self._given[iterator]
-                self._given[iterator] = number + 1, ranks, (replicas, own)
-                now = [rank[number] for rank in ranks if number < len(rank)]
-                if not all(now):
-                    return original(iterator)  # not recorded: the step that gets it is not compared
-                if now and len(ranks) % replicas:
-                    raise ValueError(f"{len(ranks)} different batches cannot be shared by {replicas} ranks")
-                share = len(ranks) // replicas
-                mine = [rank[number] for rank in ranks[own * share : (own + 1) * share] if number < len(rank)]
-                if not mine:
-                    raise StopIteration
-                return join_batches([pickle.loads(each) for each in mine])
+                given = self._given[iterator]
+                self._given[iterator] = given._replace(number=given.number + 1)
+                return _batch_of_reference(original, iterator, given)
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -162,6 +172,33 @@ class BatchRecords:
             return found
 
         return next_index
+
+
+def _batch_of_reference(original: Callable[[Any], Any], iterator: Any, given: _Given) -> Any:
+    """Return the next batch of a loader of the reference. If not all ranks have recorded theirs, as after the last step
+    that is compared, it is as large, and of the loader's own samples: the program counts on each sample being read."""
+    ranks, number = given.ranks, given.number
+    now = [rank[number] for rank in ranks if number < len(rank)]
+    if not now:
+        raise StopIteration
+    if not all(now):
+        share = max(1, given.parts // given.replicas)
+        while iterator._num_yielded < number * share:
+            original(iterator)
+        own = list[Any]()
+        with suppress(StopIteration):
+            while len(own) < share:
+                own.append(original(iterator))
+        if not own:
+            raise StopIteration
+        return join_batches(own)
+    if len(ranks) % given.replicas:
+        raise ValueError(f"{len(ranks)} different batches cannot be shared by {given.replicas} ranks")
+    share = len(ranks) // given.replicas
+    mine = [rank[number] for rank in ranks[given.own * share : (given.own + 1) * share] if number < len(rank)]
+    if not mine:
+        raise StopIteration
+    return join_batches([pickle.loads(each) for each in mine])
 
 
 def describe_overlap(folder: Path) -> tuple[str, dict[str, str]] | None:

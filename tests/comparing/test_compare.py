@@ -560,6 +560,40 @@ def test_a_loader_with_its_own_iter_gives_the_batches_of_all_ranks():
     assert found.is_same, found
 
 
+@pytest.mark.parametrize(("against", "count"), [(1, 24), (2, 12)])
+@pytest.mark.parametrize("is_left_early", [False, True])
+def test_loaders_of_the_reference_give_all_samples_after_the_last_recorded_step(against, count, is_left_early):
+    seen: dict[int, list[set[float]]] = {}
+
+    def program(rank):
+        model, data = trainings.network(), torch.utils.data.TensorDataset(*trainings.samples(24))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        world = torch.distributed.get_world_size()
+        sampler = torch.utils.data.DistributedSampler(data, world, rank, shuffle=False)
+        loader = torch.utils.data.DataLoader(data, 3, sampler=sampler)
+        seen[rank] = []
+        for epoch in range(3):
+            read = set[float]()
+            for inputs, labels in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+                trainings.reduce_gradients(model)
+                optimizer.step()
+                read |= set(inputs.sum(dim=1).tolist())
+                if is_left_early and epoch:
+                    break
+            seen[rank].append(read)
+        seen[rank].append({float(len(inputs)) for inputs, _ in loader})
+        seen[rank].append({float(len(loader))})
+
+    found = ddpsim.compare(program, 4, against=against, steps=1)
+    assert found.is_same, found
+    later = count // 2 if is_left_early else count
+    assert [len(read) for read in seen[0][:3]] == [count, later, later]
+    assert len(set[float]().union(*(seen[rank][1] for rank in range(against)))) == later * against
+    assert seen[0][3:] == [{12.0 / against}, {2.0}]
+
+
 def test_the_check_of_a_run_names_all_ranks_and_says_what_it_compared():
     doubled = ddpsim.simulate(trainings.wrapped, 2, args=("loss times world",), check="reference")
     assert (doubled.findings[0].code, doubled.findings[0].ranks) == ("divergence.gradients", (0, 1))
