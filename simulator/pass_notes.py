@@ -48,7 +48,9 @@ def with_limits_of_pass(
 
 def _notes_of_pass(program: Any, run: RunState, trace: Trace, moved: Iterable[str]) -> tuple[str, ...]:
     """Return what a run that passes did not check, and what only another schedule or a real job would show."""
-    left = (*_same_files_note(run), *_left_groups_note(run)) if isinstance(program, Script) else ()
+    left = (
+        (*_gradients_note(run), *_same_files_note(run), *_left_groups_note(run)) if isinstance(program, Script) else ()
+    )
     threads = (f"{text}: another rank may call them in another order" for *_, text in threads_together(trace))
     firsts = [next(texts, "") for texts in (threads, _from_any_source(trace), _looks(run))]
     orders = [f"{first}, and only explore tries that" for first in firsts if first]
@@ -136,6 +138,15 @@ def _looks(run: RunState) -> Iterator[str]:
 def _has_unlike_calls(run: RunState) -> bool:
     """True if ranks make unlike numbers of calls, as of messages and in groups of some ranks."""
     return any(call.peer is not None or not call.group.startswith(DEFAULT_GROUP) for call in run.all_calls())
+
+
+def _gradients_note(run: RunState) -> tuple[str, ...]:
+    """Return a note on gradients that several ranks computed and that no optimizer used; () if one stepped."""
+    ranks = {each.detail for each in run.noticed if each.kind is NoticedKind.GRADIENTS}
+    if len(ranks) < 2 or not run.issued or any(rank.optimizer_steps for rank in run.ranks):
+        return ()
+    what = "whether the ranks' gradients are those of one rank (scale of losses and gradients, samples)"
+    return (f"{NOT_CHECKED}{what}: no optimizer stepped, so ddpsim compare does not look at that",)
 
 
 def _same_files_note(run: RunState) -> tuple[str, ...]:

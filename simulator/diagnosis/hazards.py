@@ -66,6 +66,7 @@ class NoticedKind(Enum):
     LINES_MEET = "calls from different lines met"
     PATH = "the lines that a rank ran before a call"
     FILE = "a file that a rank writes anew, removes or reads; no hazard by itself"
+    GRADIENTS = "a rank computed gradients; no hazard by itself"
 
 
 class Noticed(NamedTuple):
@@ -76,7 +77,7 @@ class Noticed(NamedTuple):
     detail: Any = None
     """For kind READ: the line that reads, or where the value appeared, such as `what the program returned`. For NAMED:
     a `TensorName`. For OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps. For
-    FILE: the file, and whether it is written."""
+    FILE: the file, and whether it is written. For GRADIENTS: the rank."""
 
 
 class WatchedRun(NamedTuple):

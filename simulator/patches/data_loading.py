@@ -1,5 +1,5 @@
 """Reports what each rank reads: the number of batches of its data loaders, and its part of a data set; and the end of
-every optimizer step, by which ddpsim counts iterations.
+every optimizer step, by which ddpsim counts iterations; and that a rank computes gradients.
 
 A rank with fewer batches leaves its loop first. The part is reported as the inputs from which torch's
 DistributedSampler computes it.
@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.diagnosis.samplers import SamplerSettings
 from ddpsim.simulator.events import NOT_CHECKED, EventKind
 from ddpsim.simulator.kernel.requests import LoaderStarted, SamplerStarted, StepDone, WriteNote
@@ -43,6 +44,19 @@ def _is_nested_step() -> bool:
     """True for the step of an optimizer inside another optimizer's step, as in ZeroRedundancyOptimizer."""
     wrapper = sys._getframe(2)
     return any(frame.f_code is wrapper.f_code for frame in frames_outwards(wrapper.f_back))
+
+
+def gradient_replacements(host: Host) -> list[Replacement]:
+    """Return the replacement by which a rank's first backward is reported."""
+    known = set[int]()
+
+    def backward(original: Callable[..., None], *arguments: Any, **options: Any) -> None:
+        if (rank := host.running_thread.rank) not in known:
+            known.add(rank)
+            host.send_request(Noticed(NoticedKind.GRADIENTS, detail=rank))
+        original(*arguments, **options)
+
+    return [(torch.autograd, "backward", on_ranks(host, backward))]
 
 
 def data_loading_replacements(host: Host) -> list[Replacement]:

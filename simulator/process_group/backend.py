@@ -196,6 +196,7 @@ class SimulatedBackend:
             *ProfilerGuard(self._host).replacements(),
             *not_simulated.not_simulated_replacements(self._host),
             *data_loading.data_loading_replacements(self._host),
+            *data_loading.gradient_replacements(self._host),
             *self.outside.replacements(),
             (distributed_c10d, "_new_process_group_helper", on(self._new_process_group_helper)),
             (distributed_c10d, "_warn_not_in_group", on(self._warn_not_in_group)),

@@ -50,6 +50,7 @@ def test_each_kind_of_fact_is_noticed_and_worded():
             NoticedKind.OUTSIDE,
             NoticedKind.PATH,
             NoticedKind.FILE,
+            NoticedKind.GRADIENTS,
         )  # other files word these
         if kind not in elsewhere:
             assert f"NoticedKind.{kind.name}" in SOURCES[worded], f"no function of {worded.name} words {kind}"

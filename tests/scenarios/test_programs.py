@@ -75,6 +75,15 @@ def test_a_training_that_passes_was_not_held_against_one_rank(folder, capfd):
         assert (note in capfd.readouterr().out) is is_said, words
 
 
+def test_gradients_that_no_optimizer_uses_were_not_held_against_those_of_one_rank(folder, capfd):
+    what = "whether the ranks' gradients are those of one rank (scale of losses and gradients, samples)"
+    note = f"  note    not checked: {what}: no optimizer stepped, so ddpsim compare does not look at that\n"
+    sources = TRAINING, TRAINING.replace("    optimizer.step()\n", ""), TRAINING.replace(".backward()", "")
+    for source, is_said in zip(sources, (False, True, False), strict=True):
+        assert main(["run", "--world-size", "2", *write(folder, source)]) == 0
+        assert (note in capfd.readouterr().out) is is_said, source
+
+
 def test_a_script_runs_as_under_torchrun(folder, capfd):
     before = dict(os.environ)
     assert main(["run", "--world-size", "2", "train.py", "--epochs", "3"]) == 0
