@@ -41,6 +41,7 @@ class Code(str, Enum):
     HAZARD_UNWAITED_WORK = "hazard.unwaited_work"
     HAZARD_TENSOR_IN_FLIGHT = "hazard.tensor_in_flight"
     HAZARD_UNDEFINED_RESULT = "hazard.undefined_result"
+    HAZARD_DROPPED_RESULT = "hazard.dropped_result"
     HAZARD_TENSOR_ORDER = "hazard.tensor_order"
     HAZARD_CALL_SITE = "hazard.call_site"
     HAZARD_SAMPLER = "hazard.sampler"

@@ -61,6 +61,7 @@ class NoticedKind(Enum):
     SHARED = "a call shares memory with another one in flight, and one of them writes it"
     OUTPUTS_SHARED = "outputs of one call share memory"
     READ = "the owner of a call read its tensors before the wait, or tensors that the call leaves undefined"
+    DROPPED = "the result of a call is in a copy that nobody holds"
     NAMED = "the name of a call's tensor in the rank's program"
     OUTSIDE = "a rank passed a group in which it is not; no hazard by itself"
     LINES_MEET = "calls from different lines met"
@@ -75,9 +76,10 @@ class Noticed(NamedTuple):
     kind: NoticedKind
     calls: tuple[Call, ...] = ()
     detail: Any = None
-    """For kind READ: the line that reads, or where the value appeared, such as `what the program returned`. For NAMED:
-    a `TensorName`. For OUTSIDE: an `OutsideCall`. For REPLICA: a `ReplicaFact`. For PATH: the rank and the steps. For
-    FILE: the file, and whether it is written. For GRADIENTS: the rank."""
+    """For kind READ: the line that reads, or where the value appeared, such as `what the program returned`. For
+    DROPPED: of what it is a copy. For NAMED: a `TensorName`. For OUTSIDE: an `OutsideCall`. For REPLICA: a
+    `ReplicaFact`. For PATH: the rank and the steps. For FILE: the file, and whether it is written. For GRADIENTS: the
+    rank."""
 
 
 class WatchedRun(NamedTuple):
@@ -156,6 +158,13 @@ def _tensors_read(run: WatchedRun) -> Iterable[Finding]:
             yield _finding_at_line(Code.HAZARD_TENSOR_IN_FLIGHT, calls, fact, cause.lines(fact=str(where)))
 
 
+def _results_dropped(run: WatchedRun) -> Iterable[Finding]:
+    sources = {each.calls[0]: each.detail for each in run.noticed if each.kind is NoticedKind.DROPPED}
+    for calls in run.calls_by_line(NoticedKind.DROPPED):
+        fact = f"the result of {_calls_text(calls)} is in a copy of {sources[calls[0]]}, which nobody holds"
+        yield _finding_at_line(Code.HAZARD_DROPPED_RESULT, calls, fact, Cause.DROPPED_RESULT.lines())
+
+
 def _tags_ignored(run: WatchedRun) -> Iterable[Finding]:
     """Yield a finding for the first message of each pair of ranks that reached the wrong receive, if tags are ignored.
 
@@ -192,6 +201,7 @@ HAZARDS: tuple[Callable[[WatchedRun], Iterable[Finding]], ...] = (
     _unwaited_work,
     _tensors_in_flight,
     _tensors_read,
+    _results_dropped,
     _tags_ignored,
     _names_in_other_order,
     _different_lines_matched,

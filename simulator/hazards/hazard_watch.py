@@ -25,6 +25,7 @@ from torch.distributed import distributed_c10d
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.hazards import poison_marks
+from ddpsim.simulator.hazards.dropped_results import DroppedResults
 from ddpsim.simulator.hazards.early_reads import EarlyReads, Span, memory_span, overlap_in_memory
 from ddpsim.simulator.hazards.poison import PoisonedTensors, written_tensors
 from ddpsim.simulator.runtime.rank_thread import PendingCall
@@ -221,6 +222,7 @@ class HazardWatch:
         self._in_flight = [_CallsOfRank() for _ in range(world_size)]
         """By rank, the calls of the program and of communication hooks that were not waited for yet."""
         self._reads = EarlyReads(ask)
+        self._dropped = DroppedResults(world_size, ask)
         self.listeners: list[Callable[[PendingCall], None]] = []
         """Functions that are called with each call of the user's program."""
         self.has_poisoned = False
@@ -280,8 +282,12 @@ class HazardWatch:
             mine.add(in_flight)
             if tensors and (parts := in_flight.watched_parts):
                 pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
-            if not is_synchronous_call() and (written := written_tensors(call.signature, brought, call.rank)):
+            written = written_tensors(call.signature, brought, call.rank)
+            self._dropped.report(call.rank)
+            if written and not is_synchronous_call():
                 self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
+            elif written and held is None:
+                self._dropped.call_issued(pending, written[0])
         is_sharing = in_flight is not None and in_flight.is_sharing
         only_writes = call.signature.operation == "broadcast" and call.signature.root != call.rank
         is_read = bool(self.numbered) and not is_sharing and not only_writes
@@ -335,6 +341,7 @@ class HazardWatch:
 
     def rank_ended(self, rank: int) -> None:
         """Record that a rank's program returned."""
+        self._dropped.report(rank)
         self._remove_marks(rank)
         for each in list(self._in_flight[rank].values()):
             self.call_settled(each.pending)

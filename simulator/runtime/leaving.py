@@ -81,7 +81,7 @@ def _catching_lines(path: str) -> tuple[_Lines, ...]:
     """Return the lines in which an error may be caught: those of statements whose handlers do not end with `raise`."""
     return tuple(
         _line_span(node.body)
-        for node in ast.walk(_parse_file(path))
+        for node in ast.walk(parse_file(path))
         if (isinstance(node, _Try) and not all(isinstance(each.body[-1], ast.Raise) for each in node.handlers))
         or (isinstance(node, ast.With) and any(_CATCHERS.search(ast.unparse(each)) for each in node.items))
     )
@@ -89,11 +89,12 @@ def _catching_lines(path: str) -> tuple[_Lines, ...]:
 
 def is_in_loop(site: Site) -> bool:
     """True if a line is in a loop, which may repeat what failed."""
-    loops = (node for node in ast.walk(_parse_file(site.path)) if isinstance(node, (ast.For, ast.While)))
+    loops = (node for node in ast.walk(parse_file(site.path)) if isinstance(node, (ast.For, ast.While)))
     return any(node.lineno <= site.line <= (node.end_lineno or 0) for node in loops)
 
 
-def _parse_file(path: str) -> ast.Module:
+def parse_file(path: str) -> ast.Module:
+    """Return the syntax tree of a file; an empty one if it cannot be read."""
     linecache.checkcache(path)  # it may have been changed since an earlier run
     try:
         return ast.parse("".join(linecache.getlines(path)))
@@ -104,7 +105,7 @@ def _parse_file(path: str) -> ast.Module:
 @lru_cache(maxsize=64)
 def _body_and_cleanup_lines(path: str) -> tuple[tuple[_Lines, _Lines], ...]:
     """Return the line ranges (body, clean-up) of each `try` and `with` statement of a file; () if it cannot be read."""
-    return tuple(pair for node in ast.walk(_parse_file(path)) for pair in _lines_of_statement(node))
+    return tuple(pair for node in ast.walk(parse_file(path)) for pair in _lines_of_statement(node))
 
 
 def _lines_of_statement(node: ast.AST) -> Iterator[tuple[_Lines, _Lines]]:

@@ -254,6 +254,10 @@ class WrongNumberCauses:
         "a real backend reads and writes the tensors of both calls any time until the waits, in either order",
         "wait() for the first call before the second is made, or give each call a tensor of its own",
     )
+    DROPPED_RESULT = make_advice(NoFacts)(
+        "the line of the call makes the copy, the call changes it in place, and nothing refers to it afterwards",
+        "give the copy a name, pass that, and use it after the call; for a barrier, call barrier()",
+    )
     OUTPUTS_SHARED = make_advice(NoFacts)(
         "the outputs are written over one another, so the memory that they share holds what was written last",
         "give each output memory of its own: [torch.empty_like(t) for _ in range(n)], not [torch.empty_like(t)] * n",
