@@ -9,16 +9,12 @@ class VirtualClock:
     def __init__(self) -> None:
         self.now = 0.0
         self.outside = 0.0
-        """The real seconds that have passed beside, in waits for what is outside the simulation that are over."""
+        """The real seconds that have passed beside, in waits for what is outside the simulation that are over. Calls
+        time out by `now` and these together."""
         self._alarms: list[tuple[float, int, int]] = []
         self.live: dict[int, int] = {}
         """For each rank, the number of its valid alarm. All other alarms in the heap are cancelled."""
         self._order = 0
-
-    @property
-    def with_outside(self) -> float:
-        """The virtual time, and the real time of waits for what is outside: the time by which calls time out."""
-        return self.now + self.outside
 
     def set_alarm(self, rank: int, delay_seconds: float) -> None:
         """Wake `rank` after `delay_seconds`; this replaces its previous alarm."""

@@ -7,7 +7,7 @@ other words, and so may be one of the rank's own number.
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from types import FrameType
@@ -52,18 +52,21 @@ class DroppedResults:
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
         """`ask` is a function that sends a request to the kernel."""
         self._ask = ask
-        self._copies: dict[Site, _Copy | None] = {}
+        self.copies: dict[Site, _Copy | None] = {}
         """By line, the copy that it makes for a call; None for most lines."""
-        self._changed: list[list[tuple[Call, str, StorageWeakRef]]] = [[] for _ in range(world_size)]
+        self.changed: list[list[tuple[Call, str, StorageWeakRef]]] = [[] for _ in range(world_size)]
         """By rank, the copies that its latest calls have changed."""
 
-    def call_issued(self, pending: PendingCall, tensor: Tensor) -> None:
-        """Note that a rank makes a synchronous call that will write a tensor."""
+    def call_issued(self, pending: PendingCall, written: Sequence[Tensor]) -> None:
+        """Note that a rank makes a synchronous call that will write these tensors."""
         call = pending.call
-        if call.site not in self._copies:
-            self._copies[call.site] = _copies_of_file(call.site.path).get(call.site.line)
-        found = self._copies[call.site]
-        if found is None or found.operation != call.operation or tensor.layout is not torch.strided:
+        if call.site not in self.copies:
+            self.copies[call.site] = _copies_of_file(call.site.path).get(call.site.line)
+        found = self.copies[call.site]
+        if found is None or found.operation != call.operation or not written:
+            return
+        tensor = written[0]
+        if tensor.layout is not torch.strided:
             return
         if found.may_be_none:
             source = _value_of(found.source, user_frame(sys._getframe(1)))
@@ -75,12 +78,12 @@ class DroppedResults:
 
     def _note_change(self, call: Call, source: str, tensor: Tensor, before: Tensor) -> None:
         if not torch.equal(_as_bytes(tensor), before):
-            self._changed[call.rank].append((call, source, StorageWeakRef(tensor.untyped_storage())))
+            self.changed[call.rank].append((call, source, StorageWeakRef(tensor.untyped_storage())))
 
     def report(self, rank: int) -> None:
         """Report the results of a rank's earlier calls that nobody holds any more."""
-        if changed := self._changed[rank]:
-            self._changed[rank] = []
+        if changed := self.changed[rank]:
+            self.changed[rank] = []
             for call, source, memory in changed:
                 if memory.expired():
                     self._ask(Noticed(NoticedKind.DROPPED, (call,), source))

@@ -282,12 +282,14 @@ class HazardWatch:
             mine.add(in_flight)
             if tensors and (parts := in_flight.watched_parts):
                 pending.when_delivered[:0] = [part.note_completion_delivered for part in parts]
-            written = written_tensors(call.signature, brought, call.rank)
-            self._dropped.report(call.rank)
-            if written and not is_synchronous_call():
-                self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
-            elif written and held is None:
-                self._dropped.call_issued(pending, written[0])
+            dropped = self._dropped
+            if dropped.changed[call.rank]:
+                dropped.report(call.rank)
+            if not is_synchronous_call():
+                if written := written_tensors(call.signature, brought, call.rank):
+                    self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
+            elif dropped.copies.get(call.site, call) is not None and held is None:
+                dropped.call_issued(pending, written_tensors(call.signature, brought, call.rank))
         is_sharing = in_flight is not None and in_flight.is_sharing
         only_writes = call.signature.operation == "broadcast" and call.signature.root != call.rank
         is_read = bool(self.numbered) and not is_sharing and not only_writes

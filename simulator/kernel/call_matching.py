@@ -85,7 +85,7 @@ class CallMatcher:
         run = self._run
         handle, call = request
         # As IssuedCall(...) makes it, in half the time.
-        issued = _new(IssuedCall, (call, handle, me.rank, (me.rank_number, handle), run.clock.with_outside))
+        issued = _new(IssuedCall, (call, handle, me.rank, (me.rank_number, handle), run.clock.now + run.clock.outside))
         self._turns.note_progress()
         me.rank.last_call = call
         me.rank.open[handle] = self._issued[id(call)] = issued

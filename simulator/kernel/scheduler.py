@@ -160,7 +160,7 @@ class Scheduler:
         run.steps += 1
         if timeout_seconds is not None:
             run.clock.set_alarm(number, timeout_seconds)
-        me.wait, me.waits_since = wait, run.clock.with_outside
+        me.wait, me.waits_since = wait, run.clock.now + run.clock.outside
         me.state = state_after((me.state, _WAIT))
         self.disable_task(me)
         successor = self.next_enabled(number)

@@ -124,7 +124,8 @@ def in_turn(rank, *, differs):
 
 
 def log(name, value):
-    dist.all_reduce(torch.tensor([value]))
+    total = torch.tensor([value])
+    dist.all_reduce(total)
 
 
 def logged(rank, *, differs):
