@@ -7,7 +7,7 @@ other words, and so may be one of the rank's own number.
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from types import FrameType
@@ -20,9 +20,11 @@ from torch.nn import Module
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
+from ddpsim.simulator.hazards.poison import written_tensors
 from ddpsim.simulator.runtime.call_sites import user_frame
 from ddpsim.simulator.runtime.leaving import parse_file
 from ddpsim.simulator.runtime.rank_thread import PendingCall
+from ddpsim.simulator.transport.payload import Payload
 
 _WRITING = frozenset({"all_reduce", "broadcast", "reduce", "scatter", "recv"})
 """Operations whose first argument is the tensor that they write."""
@@ -36,7 +38,7 @@ _MAY_VIEW = frozenset({"detach", "view", "unsqueeze", "squeeze", "ravel"})
 _NAMED = ast.Name, ast.Attribute, ast.Subscript
 
 
-class _Copy(NamedTuple):
+class Copy(NamedTuple):
     """A copy that a line makes for a call."""
 
     operation: str
@@ -52,21 +54,16 @@ class DroppedResults:
     def __init__(self, world_size: int, ask: Callable[[Noticed], object]) -> None:
         """`ask` is a function that sends a request to the kernel."""
         self._ask = ask
-        self.copies: dict[Site, _Copy | None] = {}
-        """By line, the copy that it makes for a call; None for most lines."""
         self.changed: list[list[tuple[Call, str, StorageWeakRef]]] = [[] for _ in range(world_size)]
         """By rank, the copies that its latest calls have changed."""
 
-    def call_issued(self, pending: PendingCall, written: Sequence[Tensor]) -> None:
-        """Note that a rank makes a synchronous call that will write these tensors."""
+    def call_issued(self, pending: PendingCall, brought: Payload, found: Copy) -> None:
+        """Note that a rank makes a synchronous call at a line that makes this copy."""
         call = pending.call
-        if call.site not in self.copies:
-            self.copies[call.site] = _copies_of_file(call.site.path).get(call.site.line)
-        found = self.copies[call.site]
-        if found is None or found.operation != call.operation or not written:
+        if found.operation != call.operation:
             return
-        tensor = written[0]
-        if tensor.layout is not torch.strided:
+        tensor = next(iter(written_tensors(call.signature, brought, call.rank)), None)
+        if tensor is None or tensor.layout is not torch.strided:
             return
         if found.may_be_none:
             source = _value_of(found.source, user_frame(sys._getframe(1)))
@@ -115,10 +112,16 @@ def _as_bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
+@lru_cache(maxsize=4096)
+def copy_of_line(site: Site) -> Copy | None:
+    """Return the copy that a line makes for a call; None for most lines."""
+    return _copies_of_file(site.path).get(site.line)
+
+
 @lru_cache(maxsize=64)
-def _copies_of_file(path: str) -> Mapping[int, _Copy]:
+def _copies_of_file(path: str) -> Mapping[int, Copy]:
     """Return, by the line of a file, the copy that is made for a call whose result is not used, if it is one."""
-    found: dict[int, list[_Copy]] = {}
+    found: dict[int, list[Copy]] = {}
     for node in ast.walk(parse_file(path)):
         if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
             continue
@@ -129,7 +132,7 @@ def _copies_of_file(path: str) -> Mapping[int, _Copy]:
     return {line: copies[0] for line, copies in found.items() if len(copies) == 1}
 
 
-def _copies_in(operation: str, node: ast.expr) -> Iterator[_Copy]:
+def _copies_in(operation: str, node: ast.expr) -> Iterator[Copy]:
     """Yield the copy that an argument is, if it is one of something that the program names."""
     may_copy = False
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -137,11 +140,11 @@ def _copies_in(operation: str, node: ast.expr) -> Iterator[_Copy]:
             data = node.args[0] if node.args else None
             values = data.elts if isinstance(data, (ast.List, ast.Tuple)) else [data]
             if data is not None and values and all(isinstance(each, _NAMED) for each in values):
-                yield _Copy(operation, data, may_be_none=False)
+                yield Copy(operation, data, may_be_none=False)
             return
         if node.func.attr not in _MAY_COPY | _MAY_VIEW:
             return
         may_copy = may_copy or node.func.attr in _MAY_COPY
         node = node.func.value
     if may_copy and isinstance(node, _NAMED):
-        yield _Copy(operation, node, may_be_none=True)
+        yield Copy(operation, node, may_be_none=True)

@@ -25,7 +25,7 @@ from torch.distributed import distributed_c10d
 from ddpsim.simulator.calls import GREETING, Call, Phase
 from ddpsim.simulator.diagnosis.hazards import Noticed, NoticedKind
 from ddpsim.simulator.hazards import poison_marks
-from ddpsim.simulator.hazards.dropped_results import DroppedResults
+from ddpsim.simulator.hazards.dropped_results import DroppedResults, copy_of_line
 from ddpsim.simulator.hazards.early_reads import EarlyReads, Span, memory_span, overlap_in_memory
 from ddpsim.simulator.hazards.poison import PoisonedTensors, written_tensors
 from ddpsim.simulator.runtime.rank_thread import PendingCall
@@ -288,8 +288,8 @@ class HazardWatch:
             if not is_synchronous_call():
                 if written := written_tensors(call.signature, brought, call.rank):
                     self._reads.watch_outputs(call, written[:_TENSORS_WATCHED])
-            elif dropped.copies.get(call.site, call) is not None and held is None:
-                dropped.call_issued(pending, written_tensors(call.signature, brought, call.rank))
+            elif held is None and (copy := copy_of_line(call.site)) is not None:
+                dropped.call_issued(pending, brought, copy)
         is_sharing = in_flight is not None and in_flight.is_sharing
         only_writes = call.signature.operation == "broadcast" and call.signature.root != call.rank
         is_read = bool(self.numbered) and not is_sharing and not only_writes
