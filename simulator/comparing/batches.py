@@ -221,7 +221,7 @@ def describe_overlap(folder: Path) -> tuple[str, dict[str, str]] | None:
                 f"{several} of the {size} samples are read by several ranks, and {size - len(reads)} by none, {place}"
             )
             cause = "ranks draw from the data set in different orders"
-            return text, {"cause": cause, "do": "give all samplers the same seed"}
+            return text, {"cause": cause, "do": "give all samplers the same seed, and set_epoch() the same epoch"}
     return None
 
 

@@ -98,7 +98,7 @@ class GroupMaker:
     def make_default_group(self, rank: int) -> None:
         """Make the default group, as init_process_group does, before the rank's program starts."""
         world = distributed_c10d._world
-        store = self.new_store("default_pg/0/")
+        store = self.new_store("default_pg/0//")
         label = self._unique_label("0", DEFAULT_GROUP, self._everybody, rank, store)
         group = self._make_group("0", label, self._everybody, rank, self._gloo, store, description="default_pg")
         world.default_pg = group
@@ -218,7 +218,7 @@ class GroupMaker:
         rank = self._host.running_thread.rank
         description = description or f"{parent.group_desc}:split"
         proposed = self._mesh_label(description, members, rank) or _proposed_label(name, description)
-        store = self.new_store(f"{name}/")
+        store = self.new_store(f"{name}//")
         label = self._unique_label(name, proposed, members, rank, store)
         asked = requested_backend(backend or parent_backend)
         group = self._make_group(name, label, members, rank, asked, store, timeout=timeout, description=description)

@@ -44,7 +44,7 @@ class SimulatedStore(Store):
 
     def with_prefix(self, prefix: str) -> SimulatedStore:
         """Return a handle of the same store that puts a prefix before all keys."""
-        store = SimulatedStore(self._host, self._prefix + prefix)
+        store = SimulatedStore(self._host, f"{self._prefix}{prefix}/")
         store._namespace, store._timeout, store._limit = self._namespace, self._timeout, self._limit
         store._server = self._server
         return store

@@ -108,8 +108,8 @@ def test_a_step_more_is_found_where_all_events_read_the_same():
     result = simulate(program, 2, check_determinism=True)
     assert [finding.code for finding in result.findings] == ["nondeterminism"]
     first, again = rows(result.findings[0])[1:3]
-    assert first == "  first   rank 1  store  set default_pg/0/key  at step 2, 0 s"
-    assert again == "  again   rank 1  store  set default_pg/0/key  at step 3, 0.001 s"
+    assert first == "  first   rank 1  store  set default_pg/0//key  at step 2, 0 s"
+    assert again == "  again   rank 1  store  set default_pg/0//key  at step 3, 0.001 s"
 
 
 # --- ranks start unlike -----------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ def test_a_key_that_comes_at_the_instant_of_the_time_out_is_in_time_or_not(first
     result = simulate(program, 2, policy=Favouring(first))
     if first == 0:
         assert [str(error) for error in result.errors.values()] == [
-            "wait timeout after 1000ms, keys: /default_pg/0/key"
+            "wait timeout after 1000ms, keys: /default_pg/0//key"
         ]
     else:
         result.raise_for_verdict()
@@ -272,12 +272,12 @@ def sets_some(rank, *, timeout=None, late=("a", "c")):
 
 def test_a_wait_for_several_keys_tells_those_that_nobody_has_set_by_now():
     (finding,) = simulate(sets_some, 2).findings
-    missing = "store keys 'default_pg/0/b', 'default_pg/0/d'"
+    missing = "store keys 'default_pg/0//b', 'default_pg/0//d'"
     for rank in (0, 1):
         told = rf"  rank {rank}  waits for {missing}  test_store.py:\d+  no rank has set them\n"
         assert re.search(told, finding.text)
     (finding,) = simulate(partial(sets_some, late="abc"), 2).findings
-    assert finding.text.count("waits for store key 'default_pg/0/d'") == 2
+    assert finding.text.count("waits for store key 'default_pg/0//d'") == 2
     assert finding.text.count("no rank has set it\n") == 2
     assert simulate(partial(sets_some, late="abcd"), 2).verdict is Verdict.PASS
 
@@ -285,7 +285,7 @@ def test_a_wait_for_several_keys_tells_those_that_nobody_has_set_by_now():
 def test_a_wait_that_times_out_tells_them_too():
     (finding,) = simulate(partial(sets_some, timeout=timedelta(seconds=2)), 2).findings
     assert finding.code == "rank_error"
-    assert "wait timeout after 2000ms, keys: /default_pg/0/a, /default_pg/0/b, /default_pg/0/c" in finding.summary
-    assert "cause   ranks 0, 1 waited for store keys; no rank had set 'default_pg/0/b', 'default_pg/0/d'" in str(
+    assert "wait timeout after 2000ms, keys: /default_pg/0//a, /default_pg/0//b, /default_pg/0//c" in finding.summary
+    assert "cause   ranks 0, 1 waited for store keys; no rank had set 'default_pg/0//b', 'default_pg/0//d'" in str(
         finding
     )

@@ -206,7 +206,7 @@ def test_waits_for_the_store(isolation):
             attempt(store.get, "late"),
         )
 
-    missing = "wait timeout after {}ms, keys: /default_pg/0/late"
+    missing = "wait timeout after {}ms, keys: /default_pg/0//late"
     expected = missing.format(8000), missing.format(2000), missing.format(8000), "ok"
     assert returned(program, 2, isolation=isolation)[0] == expected
 
@@ -219,7 +219,7 @@ def test_a_time_out_of_the_default_store_ends_a_wait_that_nobody_will_end(isolat
             store.set_timeout(seconds(limit))
         return attempt(store.get, "never"), attempt(store.wait, ["never"])
 
-    missing = "wait timeout after 8000ms, keys: /default_pg/0/never"
+    missing = "wait timeout after 8000ms, keys: /default_pg/0//never"
     assert returned(program, 2, args=(8,), isolation=isolation)[0] == (missing, missing)
     (finding,) = simulate(program, 2, args=(0,), isolation=isolation).findings
     assert finding.code == "deadlock.missing_rank"

@@ -153,8 +153,10 @@ class ParallelismCauses:
     )
     MICRO_BATCHES_DIFFER = make_advice(facts.NoFacts)(
         "the two stages process the same micro-batch with different sizes: they split the batch into different numbers"
-        " of micro-batches, or received a batch of another size than the first one, which fixes the shapes",
-        "create the schedule with as many micro-batches on every rank; give it batches of one size (drop_last=True)",
+        " of micro-batches, or into parts of unlike size, or received a batch of another size than the first one; the "
+        "first micro-batch fixes the shapes",
+        "create the schedule with as many micro-batches on every rank, a number that divides the batch; give it batches"
+        " of one size (drop_last=True)",
     )
     STAGES_DISAGREE = make_advice(facts.NoFacts)(
         "the stages of the cycle send and receive in orders that do not fit together: their schedules differ in class,"

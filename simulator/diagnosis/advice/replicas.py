@@ -13,8 +13,8 @@ class WrongNumberCauses:
         "call the wrapper, not its inner module, for the loss",
     )
     NOT_IN_A_BUCKET = make_advice(OneFact)(
-        "{fact} is in no bucket: it required no gradient when the model was wrapped, or was replaced since",
-        "wrap the model again after unfreezing or replacing parameters",
+        "{fact} is in no bucket: it required no gradient when the model was wrapped, or was added or replaced since",
+        "wrap the model again after unfreezing, adding or replacing parameters",
     )
     STEP_WITHOUT_SYNCHRONISATION = make_advice(NoFacts)(
         "no synchronising forward preceded this optimizer step, so each rank applied gradients of its own",
