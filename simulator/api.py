@@ -259,8 +259,9 @@ def compare(
     program: Callable[..., Any] | Sequence[str],
     world_size: int,
     *,
-    against: int | str | Sequence[str] = 1,
+    against: int | str | Sequence[str] | Callable[..., Any] = 1,
     steps: int = 20,
+    exact: bool = False,
     budget: Budget | None = None,
     **options: Unpack[RunKeywords],
 ) -> Comparison:
@@ -268,10 +269,10 @@ def compare(
 
     The data loaders of the second run, the reference, give at each batch what all ranks of the first read. `against`
     may also be arguments, as one text or a list: the reference then gets them after the program's own, on as many ranks
-    or on the number that stands before them. The first `steps` optimizer steps are compared, up to what rounding alone
-    moves, which a third run shows: the reference with parameters and inputs moved by one rounding. Dropout is off, and
-    BatchNorm that is not synchronised uses its running statistics; the answer says so. The other options are those of
-    `simulate`.
+    or on the number that stands before them. It may be another function, which runs on one rank. The first `steps`
+    optimizer steps are compared, up to what rounding alone moves, which a third run shows: the reference with
+    parameters and inputs moved by one rounding. With `exact`, only equal bits are equal. Dropout is off, and BatchNorm
+    that is not synchronised uses its running statistics; the answer says so. The other options are those of `simulate`.
 
     Raises UsageError as `simulate` does.
     """
@@ -283,7 +284,7 @@ def compare(
     reference, size, what = _reference_of(runnable, world_size, against)
     _, own_plan = make_plan(reference, size, {**options, "check": None}, budget)
 
-    own = Reference(_recorded(reference, size, own_plan, named.DEFAULT, budget), steps, what)
+    own = Reference(_recorded(reference, size, own_plan, named.DEFAULT, budget), steps, what, is_exact=exact)
     _, found = own.compare(_recorded(runnable, world_size, plan, named.DEFAULT, budget))
     return replace(found, program=identity_in_words(f"{plan.identity}"), against=what)
 
@@ -294,6 +295,8 @@ def _reference_of(program: Any, world_size: int, against: Any) -> tuple[Any, int
         if not 1 <= against <= world_size:
             raise UsageError(f"against is {against}, expected 1 to {world_size}, the number of ranks: correct it")
         return program, against, count_with_noun(against, "rank")
+    if callable(against):
+        return against, 1, f"{_program_name(against, None)} on 1 rank"
     words = shlex.split(against) if isinstance(against, str) else list(against)
     has_size = bool(words) and words[0].isdecimal()
     size = _reference_of(program, world_size, int(words.pop(0)))[1] if has_size else world_size

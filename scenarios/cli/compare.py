@@ -31,6 +31,7 @@ def compare(
         ),
     ] = "1",
     optimizer_steps: Annotated[int, typer.Option(help="Compare so many optimizer steps, the first ones.")] = 20,
+    exact: Annotated[bool, typer.Option("--exact", help="Allow for no rounding: only equal bits are equal.")] = False,
     options: OptionsOfRun,
     seconds: Annotated[
         float | None, typer.Option(help="Stop each run after so many real seconds.  [default: 600]")
@@ -57,6 +58,7 @@ def compare(
         scenario.world_size,
         against=int(against) if against.isdecimal() else against,
         steps=optimizer_steps,
+        exact=exact,
         budget=None if seconds is None else Budget(seconds=seconds),
         **keywords,
     )

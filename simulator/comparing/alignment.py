@@ -51,7 +51,9 @@ def whole_tensor(steps: Sequence[RecordedStep], kind: Kind, name: str) -> Array 
 class Alignment:
     """The places of all parameters of all ranks in the reference."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_exact: bool = False) -> None:
+        """`is_exact`: no rounding is allowed for."""
+        self._is_exact = is_exact
         self.places: dict[tuple[int, str], Place] = {}
         self.missing: dict[tuple[int, str], str] = {}
         """By rank and name, why a parameter has no place."""
@@ -72,7 +74,7 @@ class Alignment:
             self.first = self.first or next(iter(names), "")
             wholes = {name: whole for name in names if (whole := whole_tensor(reference, kind, name)) is not None}
             moved = {name: other for name in wholes if (other := whole_tensor(twin, kind, name)) is not None}
-            tolerances = _tolerances(wholes, moved, rounding)
+            tolerances = {} if self._is_exact else _tolerances(wholes, moved, rounding)
             for rank, step in enumerate(ranks):
                 missing |= self._add_rank(rank, step.of_kind(kind), wholes, tolerances)
 

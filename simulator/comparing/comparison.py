@@ -132,9 +132,10 @@ def _drop_computed_inputs(sides: StepSides) -> None:
 class StepComparer:
     """Compares the steps of two trainings, one after another."""
 
-    def __init__(self, rounding: float) -> None:
-        """`rounding` is that of the coarsest type that the ranks send."""
-        self.alignment = Alignment()
+    def __init__(self, rounding: float, *, is_exact: bool = False) -> None:
+        """`rounding` is that of the coarsest type that the ranks send. `is_exact`: only equal bits are equal."""
+        self.is_exact = is_exact
+        self.alignment = Alignment(is_exact=is_exact)
         self.rounding = rounding
         self._norm_rounding = 0.0
         """How much, at most, the norm of a clip was rounded on the reference: the twin adds in the same order, and so
@@ -257,7 +258,7 @@ class StepComparer:
             if whole is None:
                 continue
             noise = np.abs(whole - moved) if moved is not None and moved.shape == whole.shape else np.zeros_like(whole)
-            if kind in (Kind.GRADIENT, Kind.OWN_GRADIENT):
+            if kind in (Kind.GRADIENT, Kind.OWN_GRADIENT) and not self.is_exact:
                 level = 4 * EQUAL * _size(noise) / max(noise.size, 1) ** 0.5
                 is_weak = (np.abs(whole) <= level) & (np.abs(whole) + noise > 0)
                 self._weak[name] = self._weak.get(name, np.zeros(whole.shape, bool)) | is_weak
@@ -370,7 +371,7 @@ class StepComparer:
         usual = median([pair.noise / size for pair, size in found if size] or [0.0])
         rounding = self.rounding + (self._norm_rounding if kind in _CLIPPED else 0.0)
         for pair, size in found:
-            tolerance = EQUAL * (max(pair.noise, usual * size) + rounding * size)
+            tolerance = 0.0 if self.is_exact else EQUAL * (max(pair.noise, usual * size) + rounding * size)
             apart = _size(pair.value - pair.one)
             relative = apart / size if size else float(apart > 0)
             row = Row(kind, pair.name, pair.rank, Answer.SAME, relative, tolerance / size if size else 0.0)

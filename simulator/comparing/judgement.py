@@ -86,18 +86,20 @@ def judge_records(
     calls: Mapping[int, Sequence[str]],
     *,
     rounding: float,
+    is_exact: bool = False,
     has_hook: bool = False,
 ) -> Comparison:
     """Compare what the ranks, the reference and its twin recorded, step by step, until the first difference.
 
     `calls` are the calls that the program made in each step, and `rounding` that of the coarsest type they sent.
+    `is_exact`: it is allowed for no rounding.
     `has_hook`: gradients went through a communication hook of DDP, which may change them.
     """
     runs = [
         zip_longest(*(read_steps(folder, rank) for rank in range(size)))
         for folder, size in zip(folders, (*sizes, sizes[1]), strict=True)
     ]
-    comparer, notes, number = StepComparer(rounding), dict[str, None](), 0
+    comparer, notes, number = StepComparer(rounding, is_exact=is_exact), dict[str, None](), 0
     history: list[Sequence[Row]] = []
     found = Comparison(
         Answer.UNKNOWN, "no optimizer of torch stepped a model that ran in training: nothing is compared"
@@ -163,7 +165,8 @@ def _judge_same_steps(found: Comparison, number: int, total: int, ends: str, com
         for kind in (Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER, Kind.WRITTEN)
     ]
     what = join_names([count_with_noun(count, kind.value) for count, kind in counts if count])
-    line, said = f"{count_with_noun(number, 'step')}{of}, in each {what}", [*found.notes, *unstepped]
+    exactly = ", bit for bit" if comparer.is_exact else ""
+    line, said = f"{count_with_noun(number, 'step')}{of}, in each {what}{exactly}", [*found.notes, *unstepped]
     if copies:
         said.append(f"of {join_names(copies, 4)} only the norm of all gradients is compared")
     return replace(found, line=line, notes=tuple(said), step=None)

@@ -34,8 +34,9 @@ RunRecorded = Callable[[Recording], Result]
 class Reference:
     """A training's reference, and its twin, which are made when the first run of the training has passed."""
 
-    def __init__(self, run: RunRecorded, steps: int, what: str) -> None:
-        """`what` is the reference in words."""
+    def __init__(self, run: RunRecorded, steps: int, what: str, *, is_exact: bool = False) -> None:
+        """`what` is the reference in words. `is_exact`: only equal bits are equal."""
+        self._is_exact = is_exact
         self._run, self._what, self._steps = run, what, steps
         self._folders = [self._new_folder() for _ in range(3)]
         """What the ranks, the reference and its twin recorded."""
@@ -90,7 +91,7 @@ class Reference:
             return first, Comparison(Answer.UNKNOWN, line, notes=tuple(self._writes.notes()))
         sizes, has_hook = (first.world_size, self._size), any(call.origin.by_hook for call in calls)
         by_step = _calls_by_step(first.trace)
-        found = judge_records(self._folders, sizes, by_step, rounding=sent, has_hook=has_hook)
+        found = judge_records(self._folders, sizes, by_step, rounding=sent, is_exact=self._is_exact, has_hook=has_hook)
         overlap = describe_overlap(self._folders[0])
         if found.is_same and overlap is not None:
             line, told = overlap

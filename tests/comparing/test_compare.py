@@ -279,6 +279,22 @@ def test_fewer_ranks_that_make_more_steps():
     )
 
 
+def test_exactly_nothing_is_rounding():
+    same = compare("wrapped", world_size=2, against=2, exact=True)
+    assert (same.answer, same.line[-13:]) == (Answer.SAME, ", bit for bit"), same
+    assert compare("wrapped", world_size=2).is_same
+    found = compare("wrapped", world_size=2, exact=True)  # one rank adds in another order
+    assert (found.answer, found.step) == (Answer.DIFFERENT, 0)
+
+
+def test_a_function_may_be_the_reference():
+    found = compare("by_hand", world_size=2, against=trainings.by_hand)
+    assert found.is_same, found
+    assert found.against == "by_hand on 1 rank"
+    found = compare("by_hand", "summed", world_size=2, against=lambda *_: trainings.by_hand(0))
+    assert found.line.startswith("step 0: gradient of 2.weight is x 2"), found
+
+
 @pytest.mark.tier("ci")
 def test_a_padded_pass_of_a_training_is_repeated():
     found = compare("padded")
@@ -392,6 +408,8 @@ def test_on_the_console(tmp_path, monkeypatch, capsys):
     assert (status, json.loads(text)["answer"]) == (3, "not known")
     status, text = run("--against", "--batch 2", "train.py")
     assert (status, text.splitlines()[0]) == (0, "THE SAME  train.py on 2 ranks, against --batch 2 on 2 ranks")
+    status, text = run("--exact", "--against", "--batch 2", "train.py")
+    assert (status, text.splitlines()[1][-14:]) == (0, "s, bit for bit")
     status, text = run("--against", "1 --batch 4", "train.py")
     assert (status, text.splitlines()[0]) == (0, "THE SAME  train.py on 2 ranks, against --batch 4 on 1 rank")
     status, text = run("--against", "--summed", "--report", "answer", "--json", "train.py")
