@@ -30,7 +30,7 @@ _WRITING = frozenset({"all_reduce", "broadcast", "reduce", "scatter", "recv"})
 """Operations whose first argument is the tensor that they write."""
 _MAY_COPY = frozenset(
     [
-        *("bfloat16", "bool", "clone", "contiguous", "cpu", "cuda", "double", "flatten"),
+        *("bfloat16", "bool", "contiguous", "cpu", "cuda", "double", "flatten"),
         *("float", "half", "int", "long", "reshape", "to", "type"),
     ]
 )

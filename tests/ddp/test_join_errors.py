@@ -546,3 +546,17 @@ def test_an_error_inside_torchs_join_leaves_nothing_behind():
                 model(row(1, 2)).sum().backward()
 
     assert list(run(program, 2).returns) == [[[1, 0.5]]] * 2
+
+
+def test_a_forward_is_no_step_if_an_error_ended_its_join():
+    def program(rank):
+        model = DistributedDataParallel(SimpleModel())
+        with suppress(JoinError), TorchJoin([model]):
+            for _ in range(2 * rank):
+                output = model(row(1, 2))
+                dist.broadcast(torch.zeros(1), 0)
+                output.sum().backward()
+        model(row(1, rank)).sum().backward()
+        return model.reducer.steps.latest
+
+    assert list(run(program, 2).returns) == [1, 1]

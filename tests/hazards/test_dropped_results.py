@@ -18,7 +18,7 @@ def broadcast_of_a_number(rank):
 
 def broadcast_of_numbers(rank):
     low, high = 5 - rank, 8 + rank
-    dist.broadcast(torch.tensor([low, high], dtype=torch.float64).clone(), 0)
+    dist.broadcast(torch.tensor([low, high], dtype=torch.float64).float(), 0)
     dist.barrier()
 
 
@@ -38,7 +38,7 @@ def reduced_in_double(rank):
 def reduced_gradient(rank):
     model = torch.nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
-    dist.reduce(model.weight.grad.clone(), dst=1)
+    dist.reduce(model.weight.grad.double(), dst=1)
 
 
 def scattered(rank):
@@ -47,11 +47,11 @@ def scattered(rank):
 
 
 def received(rank):
-    x = torch.zeros(2)
+    x = torch.zeros(2, dtype=torch.float64)
     if rank == 0:
         dist.send(torch.ones(2), dst=1)
     else:
-        dist.recv(x.clone(), src=0)
+        dist.recv(x.float(), src=0)
 
 
 BOTH = "ranks 0, 1: the result of"
@@ -83,14 +83,14 @@ def barriers_in_other_words(rank):
     dist.all_reduce(torch.ones(1))
     dist.broadcast(torch.zeros(1, device=device), src=0)
     dist.all_reduce(torch.tensor(1.0, device=device))
-    dist.all_reduce(torch.tensor([rank]).clone())
+    dist.all_reduce(torch.tensor([rank]).float())
     dist.broadcast(torch.tensor(rank), src=0)
 
 
 def same_value_everywhere(rank):
     seed, x = 7, torch.ones(2)
     dist.broadcast(torch.tensor(seed), src=0)
-    dist.all_reduce(x.clone(), op=dist.ReduceOp.MAX)
+    dist.all_reduce(x.double(), op=dist.ReduceOp.MAX)
 
 
 def no_copy(rank):
@@ -112,9 +112,15 @@ def no_copy_of_what_is_dropped(rank):
     dist.barrier()
 
 
+def clone_on_purpose(rank):
+    x = torch.ones(2)
+    dist.all_reduce(x.clone())
+    dist.barrier()
+
+
 def copy_with_a_name(rank):
     x = torch.ones(2)
-    copy = x.clone()
+    copy = x.float().double()
     dist.all_reduce(copy)
     dist.all_reduce(kept := x.double())
     return copy, kept
@@ -124,18 +130,18 @@ def held_by_another_name(rank):
     x, kept = torch.ones(2), []
 
     class Keeping:
-        def clone(self):
-            kept.append(x.clone())
+        def double(self):
+            kept.append(x.double())
             return kept[-1]
 
     own = Keeping()
-    dist.all_reduce(own.clone())  # type: ignore[arg-type]
+    dist.all_reduce(own.double())  # type: ignore[arg-type]
     dist.barrier()
 
 
 def result_of_a_handle(rank):
     x = torch.ones(2)
-    work = dist.all_reduce(x.clone(), async_op=True)
+    work = dist.all_reduce(x.double(), async_op=True)
     work.wait()
 
 
@@ -144,6 +150,7 @@ CLEAN = [
     same_value_everywhere,
     no_copy,
     no_copy_of_what_is_dropped,
+    clone_on_purpose,
     copy_with_a_name,
     held_by_another_name,
     result_of_a_handle,
