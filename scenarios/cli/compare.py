@@ -31,7 +31,9 @@ def compare(
         ),
     ] = "1",
     optimizer_steps: Annotated[int, typer.Option(help="Compare so many optimizer steps, the first ones.")] = 20,
-    exact: Annotated[bool, typer.Option("--exact", help="Allow for no rounding: only equal bits are equal.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Do not allow for rounding: tensors are the same only if their bits are.")
+    ] = False,
     options: OptionsOfRun,
     seconds: Annotated[
         float | None, typer.Option(help="Stop each run after so many real seconds.  [default: 600]")

@@ -52,7 +52,7 @@ class Alignment:
     """The places of all parameters of all ranks in the reference."""
 
     def __init__(self, *, is_exact: bool = False) -> None:
-        """`is_exact`: no rounding is allowed for."""
+        """`is_exact`: values that differ by rounding differ."""
         self._is_exact = is_exact
         self.places: dict[tuple[int, str], Place] = {}
         self.missing: dict[tuple[int, str], str] = {}

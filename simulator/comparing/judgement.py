@@ -92,7 +92,7 @@ def judge_records(
     """Compare what the ranks, the reference and its twin recorded, step by step, until the first difference.
 
     `calls` are the calls that the program made in each step, and `rounding` that of the coarsest type they sent.
-    `is_exact`: it is allowed for no rounding.
+    `is_exact`: tensors that differ by rounding differ.
     `has_hook`: gradients went through a communication hook of DDP, which may change them.
     """
     runs = [

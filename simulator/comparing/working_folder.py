@@ -26,7 +26,7 @@ class Writes(NamedTuple):
     """What was written below the working folder, as paths from there."""
 
     made: frozenset[str] = frozenset()
-    """New files and folders."""
+    """New files and folders, of the ranks or of any other process."""
     changed: frozenset[str] = frozenset()
     """Files that were there before."""
     folders: frozenset[str] = frozenset()
@@ -35,9 +35,9 @@ class Writes(NamedTuple):
     def notes(self) -> Iterator[str]:
         """Yield lines on what the reference did not find, and on what it found as the ranks left it."""
         if self.made:
-            yield f"the reference did not find {join_names(sorted(self.made), 3)}, which the ranks made"
+            yield f"the reference did not find {join_names(sorted(self.made), 3)}, made while the ranks ran"
         if self.changed:
-            yield f"the reference found {join_names(sorted(self.changed), 3)} as the ranks left it"
+            yield f"the reference found {join_names(sorted(self.changed), 3)} as changed while the ranks ran"
 
 
 def times_of_files() -> Times:

@@ -1,8 +1,8 @@
-"""Results that nobody holds: of a call that writes into a copy which its line makes, as `all_reduce(x.contiguous())`.
+"""Results that are lost: a call writes into a copy that its own line makes, as `all_reduce(x.contiguous())` does.
 
-Reported if the copy is of something that the program names, if the call changed it, and if its memory is gone when the
-rank makes its next call. A tensor that the line makes of constants, as `all_reduce(torch.ones(1))`, is a barrier in
-other words, and so may be one of the rank's own number.
+A result is reported if the copy is made of something that has a name in the program, the call changed the copy, and
+its memory is free when the rank makes its next call. Not reported: `x.clone()`, which keeps the original on purpose;
+and tensors of constants or of the rank's number, as in `all_reduce(torch.ones(1))`, which programs use as barriers.
 """
 
 import ast

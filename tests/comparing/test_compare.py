@@ -232,46 +232,6 @@ def test_two_models_in_one_step_and_no_step_at_all():
 
 
 @pytest.mark.tier("ci")
-@pytest.mark.parametrize("folder", ["", "out", "out/model"])
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_reference_does_not_find_what_the_ranks_made(folder, exists, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    if exists:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, "other.txt").write_text("kept")
-    found = compare("resumed", str(Path(folder, "saved.pt")))
-    assert found.is_same, found
-    assert found.line.startswith("2 steps, in each ")
-    assert (found.notes, Path.cwd()) == ((), tmp_path)
-    saved = torch.load(Path(folder, "saved.pt"))
-    Path(folder, "saved.pt").unlink()
-    ddpsim.simulate(trainings.resumed, 4, args=(str(Path(folder, "saved.pt")),))
-    again = torch.load(Path(folder, "saved.pt"))
-    assert all(torch.equal(saved[name], again[name]) for name in again)  # it is that of the ranks
-    assert not exists or Path(folder, "other.txt").read_text() == "kept"
-
-
-@pytest.mark.tier("ci")
-def test_a_reference_that_begins_where_the_ranks_ended(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("out").mkdir()
-    Path("out/saved.pt").touch()
-    found = compare("resumed", "out/saved.pt")
-    assert found.answer is Answer.UNKNOWN
-    assert found.line.startswith("1 step is the same, but 1 rank made 1 step, and 4 ranks more: ")
-    assert found.notes == ("the reference found out/saved.pt as the ranks left it",)
-    assert Path("out/saved.pt").stat().st_size
-
-
-@pytest.mark.tier("ci")
-def test_it_is_said_what_the_reference_did_not_find(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = compare("cached")
-    assert found.answer is Answer.UNKNOWN
-    assert found.notes == ("the reference did not find cache.pt, which the ranks made",)
-
-
-@pytest.mark.tier("ci")
 def test_fewer_ranks_that_make_more_steps():
     assert compare("fixed_count").line == (
         "1 step is the same, but 4 ranks made 1 step, and 1 rank more: "
