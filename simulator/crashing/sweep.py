@@ -1,5 +1,6 @@
 """The sweep: runs of all points, on all cores, and what came of them."""
 
+import gc
 import multiprocessing
 import os
 import time
@@ -117,7 +118,8 @@ def _try_on_all_cores(
     """Try the points, in this process and in forks of it, each with servers and a folder of its own."""
     cores = len(os.sched_getaffinity(0)) if len(share.points) >= _FEWEST_POINTS else 1
     tried = []
-    with ProcessPoolExecutor(max(1, cores - 1), multiprocessing.get_context("fork")) as others:
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(max(1, cores - 1), fork, initializer=gc.freeze) as others:  # as in explorations
         coming = [others.submit(_try_elsewhere, share, number, cores) for number in range(1, cores)]
         for each in share.try_points(runs, 0, cores):
             tried.append(each)

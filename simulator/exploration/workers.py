@@ -4,6 +4,7 @@ All three are used as executors: a task is a function with its arguments, and it
 runs the task of a worker that dies again elsewhere; on this machine the caller decides.
 """
 
+import gc
 import re
 import signal
 import threading
@@ -141,7 +142,9 @@ def _use_loky(workers: Workers) -> Iterator[Pool]:
     width = workers.jobs or 1
     # A fork has all modules; importing torch takes some seconds. A fork of several threads might wait for a lock.
     can_fork = threading.active_count() == 1 and "fork" in get_all_start_methods()
-    make_executor = partial(loky.ProcessPoolExecutor, width, context=get_context("fork") if can_fork else None)
+    # Nor may a worker end what this process has left: that may wait for threads, which the fork does not have.
+    context = get_context("fork") if can_fork else None
+    make_executor = partial(loky.ProcessPoolExecutor, width, context=context, initializer=gc.freeze)
     executors = [make_executor()]
 
     def submit(*task: Any) -> "Future[Any]":

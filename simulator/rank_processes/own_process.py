@@ -59,6 +59,7 @@ def make_own_process(rank_config: RankConfig) -> None:
         setattr(sys, f"__{name}__", stream)
     faulthandler.enable(sys.stderr)  # reports crashes of native code
     torch.set_num_threads(1)
+    gc.freeze()  # the end of what the coordinator left may wait for its threads, which are not here
     gc.enable()
     if at.nodes > 1:
         name_host(at)

@@ -1,5 +1,6 @@
 """What a process owns is a rank's own, which ranks that are threads would share."""
 
+import gc
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import Code, Verdict, simulate, simulate_program
+from ddpsim import Budget, Code, Verdict, explore, simulate, simulate_program
 
 COUNT = {"calls": 0}
 
@@ -40,6 +41,38 @@ def test_ranks_share_nothing():
     returns = simulate(own_state, 3, isolation="process").returns
     assert returns == ((1, "0", "/tmp", 0, 0, 0), (1, "1", "/", 1, 1, 1), (1, "2", "/", 2, 2, 2))
     assert (dict(COUNT), os.getcwd(), os.environ.get("OWN")) == before
+
+
+class Ended:
+    """Notes in a file which process ends it: native threads that its end waits for would not be in a fork."""
+
+    def __init__(self, path):
+        self.path, self.itself = path, self
+
+    def __del__(self):
+        with open(self.path, "a") as file:
+            file.write(f"{os.readlink('/proc/self')}\n")  # the number of a rank that is a thread is another one
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_garbage_of_before_ends_where_it_was_made(jobs, tmp_path):
+    def program(rank):
+        gc.collect()
+        return os.getpid()
+
+    ended = tmp_path / "ended"
+    gc.freeze()  # as a session may have done earlier: what comes later is not set aside by a run
+    gc.disable()
+    Ended(str(ended))
+    try:
+        if jobs == 1:
+            simulate(program, 2, isolation="process")
+        else:
+            explore(program, 2, policy="random", jobs=jobs, budget=Budget(executions=4))
+    finally:
+        gc.enable()
+    gc.collect()
+    assert ended.read_text().split() == [os.readlink("/proc/self")]
 
 
 def with_a_timer(rank, handler_calls, seconds=0.25, interval=0.0):
